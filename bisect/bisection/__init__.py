@@ -1,0 +1,4 @@
+"""The bisection: commits, criteria, search, attribution and report.
+
+Pure: nothing here does I/O, except the packages under ``adapters``.
+"""

@@ -1,0 +1,1 @@
+"""The bisection's doors to the outside: database, queue, git."""

@@ -1,0 +1,56 @@
+"""The answer of a search: one commit, a set, none, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class FindingKind(StrEnum):
+    """How a bisection ended."""
+
+    FOUND = "found"  #: one commit, confirmed: it failed and its parent passed, at least twice each
+    SET = "set"  #: the culprit is among these commits, and more trials cannot or may not tell
+    NONE = "none"  #: no commit of the range is to blame; ``why`` says what the evidence is
+    REJECTED = "rejected"  #: the request could not be carried out; ``why`` names the repair
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A frozen answer. ``commits`` are hashes, oldest first: one if FOUND, none if NONE."""
+
+    kind: FindingKind
+    commits: tuple[str, ...] = ()
+    parent: str | None = None  #: of the culprit, if FOUND: the last good commit
+    confidence: float = 0.0  #: posterior of the answer
+    why: str = ""
+    problem: str = ""  #: name of a docs/errors page, where there is something to repair
+
+    def __post_init__(self) -> None:
+        if self.kind is FindingKind.FOUND and (len(self.commits) != 1 or self.parent is None):
+            raise ValueError("a found culprit is one commit with a parent")
+        if self.kind is FindingKind.SET and not self.commits:
+            raise ValueError("a credible set has commits")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind.value,
+            "commits": list(self.commits),
+            "parent": self.parent,
+            "confidence": self.confidence,
+            "why": self.why,
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Finding:
+        return cls(
+            kind=FindingKind(row["kind"]),
+            commits=tuple(row["commits"]),
+            parent=row["parent"],
+            confidence=row["confidence"],
+            why=row["why"],
+            problem=row.get("problem", ""),
+        )

@@ -1,0 +1,180 @@
+"""What one trial measured: facts only, never a judgement.
+
+The shape is versioned and shared by the probe that writes it, the ledger that
+keeps it and the report that shows it. Fields are added, never reinterpreted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from bisection.commits import State
+from memory_models.breakdown import MemoryBreakdown, TimeBreakdown
+
+VERSION = 1
+
+
+class Outcome(StrEnum):
+    """What happened in a trial. What it means is `criteria.judge`'s matter."""
+
+    COMPLETED = "completed"  #: all steps were taken
+    OUT_OF_MEMORY = "out_of_memory"  #: the device allocator refused, really or at the simulated capacity
+    CRASHED = "crashed"  #: the training process ended with an error; the signature says which
+    TIMED_OUT = "timed_out"  #: the profile's time limit was reached
+    UNBUILDABLE = "unbuildable"  #: the state's workspace or environment could not be made
+    INVALID = "invalid"  #: it ran, but not what was asked: wrong code, mock data, too few steps
+    LOST = "lost"  #: the worker or node went away; says nothing about the state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The instant of the highest allocation, on the worst rank."""
+
+    rank: int
+    step: int  #: counted from 0
+    phase: str  #: build, forward, backward or step
+    instant: str  #: the module (or operation) that was running, e.g. "decoder.layers.3.mlp backward"
+    allocated_bytes: int
+    reserved_bytes: int  #: equal to allocated where the device has no caching allocator
+    breakdown: MemoryBreakdown
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "breakdown": self.breakdown.to_json()}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Peak:
+        return cls(**{**row, "breakdown": MemoryBreakdown.from_json(row["breakdown"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One optimizer step; bytes are of the worst rank, tokens the sum over ranks."""
+
+    step: int
+    peak_bytes: int
+    retained_bytes: int  #: still allocated after the step
+    seconds: float
+    loss_tokens: int  #: tokens that the loss counts
+    image_tokens: int  #: tokens that stand for image patches in the language model
+    padding_tokens: int
+    patches: int = 0  #: image patches that the vision tower saw
+
+    @property
+    def useful_tokens(self) -> int:
+        return self.loss_tokens + self.image_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory:
+    """The allocation that was refused."""
+
+    component: str
+    phase: str
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """All that one trial found out. Everything but the outcome may be missing."""
+
+    outcome: Outcome
+    reason: str = ""  #: one sentence for people: why this outcome
+    state: State
+    environment_key: str = ""
+    hardware: str = ""  #: e.g. "cpu" or "NVIDIA H200"
+    device: str = ""  #: cuda, cpu or dry_run
+    worker: str = ""  #: which worker process measured it
+    profile_digest: str = ""
+    config_digest: str = ""
+    capacity_bytes: int | None = None  #: the enforced limit; None: measured without one
+    peak: Peak | None = None
+    steps: tuple[Step, ...] = ()
+    time: TimeBreakdown = field(default_factory=TimeBreakdown)
+    oom: OutOfMemory | None = None
+    signature: str = ""  #: which failure; "" unless it failed
+    real_data: bool | None = None
+    images: int = 0  #: images seen over all steps and ranks
+    trainable: Mapping[str, int] = field(default_factory=dict)  #: component to trainable parameters
+    imports: Mapping[str, str] = field(default_factory=dict)  #: module to file
+    patches: Mapping[str, int] = field(default_factory=dict)  #: stand-in to how often it was used
+    notes: tuple[str, ...] = ()  #: observations that a reader must know, e.g. forced load balancing
+    artifacts: tuple[str, ...] = ()
+    seconds: float = 0.0  #: wall time of the whole trial
+
+    @property
+    def useful_tokens_per_second(self) -> float | None:
+        """Loss and image tokens over seconds, without the first (warm-up) step."""
+        steady = self.steps[1:]
+        seconds = sum(step.seconds for step in steady)
+        return sum(step.useful_tokens for step in steady) / seconds if seconds > 0 else None
+
+    def evolve(self, **changes: Any) -> Measurement:
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "outcome": self.outcome.value,
+            "reason": self.reason,
+            "state": self.state.to_json(),
+            "environment_key": self.environment_key,
+            "hardware": self.hardware,
+            "device": self.device,
+            "worker": self.worker,
+            "profile_digest": self.profile_digest,
+            "config_digest": self.config_digest,
+            "capacity_bytes": self.capacity_bytes,
+            "peak": self.peak.to_json() if self.peak else None,
+            "steps": [dict(step.__dict__) for step in self.steps],
+            "time": self.time.to_json(),
+            "oom": dict(self.oom.__dict__) if self.oom else None,
+            "signature": self.signature,
+            "data": {"real": self.real_data, "images": self.images},
+            "trainable": dict(self.trainable),
+            "imports": dict(self.imports),
+            "patches": dict(self.patches),
+            "notes": list(self.notes),
+            "artifacts": list(self.artifacts),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Measurement:
+        """Raises ValueError for a shape that this version does not know."""
+        if row.get("version") != VERSION:
+            raise ValueError(
+                f"measurement version {row.get('version')!r} is not known here (this reads {VERSION})"
+            )
+        try:
+            return cls(
+                outcome=Outcome(row["outcome"]),
+                reason=row.get("reason", ""),
+                state=State.from_json(row["state"]),
+                environment_key=row.get("environment_key", ""),
+                hardware=row.get("hardware", ""),
+                device=row.get("device", ""),
+                worker=row.get("worker", ""),
+                profile_digest=row.get("profile_digest", ""),
+                config_digest=row.get("config_digest", ""),
+                capacity_bytes=row.get("capacity_bytes"),
+                peak=Peak.from_json(row["peak"]) if row.get("peak") else None,
+                steps=tuple(Step(**step) for step in row.get("steps", ())),
+                time=TimeBreakdown.from_json(row.get("time", ())),
+                oom=OutOfMemory(**row["oom"]) if row.get("oom") else None,
+                signature=row.get("signature", ""),
+                real_data=row.get("data", {}).get("real"),
+                images=row.get("data", {}).get("images", 0),
+                trainable=row.get("trainable", {}),
+                imports=row.get("imports", {}),
+                patches=row.get("patches", {}),
+                notes=tuple(row.get("notes", ())),
+                artifacts=tuple(row.get("artifacts", ())),
+                seconds=float(row.get("seconds", 0.0)),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a measurement: {error}") from error

@@ -1,0 +1,1 @@
+"""How many bytes, of what, where: estimates, comparisons and remedies. Arithmetic only."""
