@@ -1,0 +1,323 @@
+"""What an operator registered: profiles and repositories, read from YAML files.
+
+Here live the shapes of `profiles/*.yaml` and `repositories/*.yaml` and the folder
+that holds them. A request names a profile; it never brings a command, a URL or a
+path of its own. Nothing here runs git or a process.
+
+Errors::
+
+    CatalogueError          the catalogue cannot answer
+    +- NotRegistered        the requester's fault: no such name; says which there are
+    +- BadCatalogueFile     the operator's fault: says file, field and repair
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from bisection.criteria import Criterion, CriterionKind
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+EnvironmentVariable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+_URL = re.compile(r"(https://|ssh://|file:///|/)[^\s-][^\s]*|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:[^\s/-][^\s]*")
+_PASSWORD_IN_URL = re.compile(r"https://[^/@]*@")
+
+
+class CatalogueError(ValueError):
+    """The catalogue of profiles and repositories cannot answer."""
+
+
+class NotRegistered(CatalogueError):  # noqa: N818
+    """No profile or repository of that name is registered here."""
+
+
+class BadCatalogueFile(CatalogueError):  # noqa: N818
+    """A file of the catalogue does not say what it must; the operator has to mend it."""
+
+
+def _inside(path: str) -> str:
+    """A relative path in the tree, in git's spelling; ValueError if it could leave the tree."""
+    parts = path.split("/")
+    if not path or path.startswith("/") or "\\" in path or ".." in parts or "" in parts[:-1]:
+        raise ValueError(f"{path!r} must be a relative path inside the repository, with forward slashes")
+    return path
+
+
+PathInTree = Annotated[str, Field(min_length=1)]
+
+
+class _Shape(BaseModel):
+    """A part of a file: immutable, and a misspelt field is an error, not silence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Environment(_Shape):
+    """What the training job runs in.
+
+    ``interpreter`` takes one that exists; ``venv`` makes one from the lock in the tree.
+    """
+
+    kind: Literal["interpreter", "venv"]
+    lock: PathInTree | None = None  #: file in the tree with one `name==version` a line
+    overlay: tuple[Package, ...] = ()  #: installed apart, so that a new version needs no new environment
+    pip_first: tuple[Package, ...] = ()  #: installed by pip, which honours the machine's pip configuration
+    find_links: tuple[str, ...] = ()  #: folders with wheels
+    python: str | None = None  #: the interpreter (`interpreter`), or what to make the venv from (`venv`)
+
+    @field_validator("lock")
+    @classmethod
+    def _lock_is_in_the_tree(cls, value: str | None) -> str | None:
+        return _inside(value) if value else None
+
+    @model_validator(mode="after")
+    def _kind_has_what_it_needs(self) -> Self:
+        if self.kind == "interpreter" and not self.python:
+            raise ValueError("kind interpreter needs `python`: the path of an interpreter that exists")
+        if (self.kind == "venv" or self.overlay) and not self.lock:
+            raise ValueError("kind venv, and any overlay, need `lock`: the path of the lock in the tree")
+        return self
+
+
+class When(_Shape):
+    """What a commit must contain for an adapter to fit. Nothing given: it fits every commit."""
+
+    path_exists: PathInTree | None = None
+    path_absent: PathInTree | None = None
+
+    @field_validator("path_exists", "path_absent")
+    @classmethod
+    def _path_is_in_the_tree(cls, value: str | None) -> str | None:
+        return _inside(value) if value else None
+
+
+class LaunchAdapter(_Shape):
+    """How commits of one era are launched.
+
+    ``command`` may use {python}, {workspace}, {steps}, {data} and {trial} (a folder of the trial's own).
+    ``override`` says how a changed configuration key is spelt, with {key} and {value}.
+    """
+
+    when: When = When()
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    processes: Annotated[int, Field(ge=1, le=64)] = 1  #: ranks on this host
+    override: str = "{key}={value}"
+    python_path: tuple[str, ...] = (".",)  #: folders of the tree that go on PYTHONPATH
+    env: dict[EnvironmentVariable, str] = {}
+
+    @field_validator("python_path")
+    @classmethod
+    def _folders_are_in_the_tree(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_inside(folder) for folder in value)
+
+    @field_validator("override")
+    @classmethod
+    def _override_names_both(cls, value: str) -> str:
+        if "{key}" not in value or "{value}" not in value:
+            raise ValueError("must contain {key} and {value}")
+        return value
+
+
+class Data(_Shape):
+    """What is trained on. A criterion of memory or speed needs real data to mean anything."""
+
+    kind: Literal["real", "mock"] = "real"
+    path: str | None = None  #: on the worker host; {data} in the command
+    digest: str | None = None  #: of the data set; a part of the profile's digest
+
+
+class Limits(_Shape):
+    """What one trial, and one bisection, may take."""
+
+    trial_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    gpu_hours_without_approval: Annotated[float, Field(ge=0)] | None = None
+
+
+class CriterionDefault(_Shape):
+    """What a bisection looks for where the request does not say; capacity from the profile if not here."""
+
+    kind: CriterionKind
+    capacity_bytes: Annotated[int, Field(gt=0)] | None = None
+    threshold: Annotated[float, Field(gt=0)] | None = None
+    signature: str = ""
+
+
+class Profile(_Shape):
+    """A training job that this installation can repeat at any commit of a repository."""
+
+    name: Name
+    description: str = ""
+    repository: Name
+    relevant_paths: tuple[PathInTree, ...] = ()  #: prefixes that can change the repro; none: all
+    environment: Environment
+    launch: Annotated[tuple[LaunchAdapter, ...], Field(min_length=1)]  #: the first that fits is used
+    data: Data = Data()
+    steps: Annotated[int, Field(ge=3)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
+    device: Literal["cpu", "cuda"] = "cpu"
+    gpus: Annotated[int, Field(ge=0)] = 0  #: of one trial, on all hosts
+    queue: Name = "local"
+    capacity_bytes: Annotated[int, Field(gt=0)] | None = None  #: of one device
+    limits: Limits = Limits()
+    criterion: CriterionDefault | None = None
+    expected_imports: dict[str, str] = {}  #: module to where its file must lie; may use {workspace}
+
+    @field_validator("relevant_paths")
+    @classmethod
+    def _prefixes_are_in_the_tree(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_inside(prefix) for prefix in value)
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        if self.device == "cuda" and self.gpus < 1:
+            raise ValueError("device cuda needs gpus of at least 1")
+        self.default_criterion()
+        return self
+
+    def default_criterion(self) -> Criterion | None:
+        """The criterion for requests that bring none, or None where they must."""
+        if self.criterion is None:
+            return None
+        values = self.criterion.model_dump()
+        if self.criterion.kind is CriterionKind.OUT_OF_MEMORY:
+            values["capacity_bytes"] = self.criterion.capacity_bytes or self.capacity_bytes
+        return Criterion(**values)
+
+    @property
+    def environment_paths(self) -> tuple[str, ...]:
+        """Files of the tree that decide the environment."""
+        return (self.environment.lock,) if self.environment.lock else ()
+
+    @property
+    def digest(self) -> str:
+        """sha256 over what decides a measurement; who may run it, where and why is left out."""
+        decides = {
+            "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
+        }  # fmt: skip
+        row = self.model_dump(mode="json", include=decides)
+        row["trial_seconds"] = self.limits.trial_seconds
+        return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+
+
+class Webhook(_Shape):
+    """Which failed GitHub workflow runs start a bisection."""
+
+    github: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+$")]
+    workflows: Annotated[tuple[str, ...], Field(min_length=1)]  #: names of workflows, as GitHub shows them
+    branches: Annotated[tuple[str, ...], Field(min_length=1)]
+    profile: Name
+    secret_file: str  #: path of a file that holds the webhook's secret; never the secret itself
+
+
+class RepositoryEntry(_Shape):
+    """A repository that may be bisected, or pinned by one that may."""
+
+    name: Name
+    url: str
+    default_branch: str = "main"
+    pins: dict[str, Name] = {}  #: path of a gitlink to the registered repository that it points into
+    webhook: Webhook | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_of_a_known_kind(cls, value: str) -> str:
+        if not _URL.fullmatch(value):
+            raise ValueError("must be https://, ssh://, file:/// or user@host:path, or an absolute path")
+        if _PASSWORD_IN_URL.match(value):
+            raise ValueError("must not hold a user or password; use ssh with a key of the worker's user")
+        return value
+
+    @field_validator("pins")
+    @classmethod
+    def _pins_are_in_the_tree(cls, value: dict[str, str]) -> dict[str, str]:
+        for path in value:
+            _inside(path)
+        return value
+
+
+_Entry = TypeVar("_Entry", Profile, RepositoryEntry)
+
+
+class Catalogue:
+    """The folder with `profiles/` and `repositories/`, one YAML file a name.
+
+    It is read at every call, so an edit needs no restart. Raises NotRegistered
+    for a name without a file, and BadCatalogueFile for a file that is not valid.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def profile(self, name: str) -> Profile:
+        return self._one(Profile, "profiles", "profile", name)
+
+    def repository(self, name: str) -> RepositoryEntry:
+        return self._one(RepositoryEntry, "repositories", "repository", name)
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """All of them, by name."""
+        return tuple(_read(Profile, path) for path in self._files("profiles"))
+
+    def repositories(self) -> tuple[RepositoryEntry, ...]:
+        """All of them, by name."""
+        return tuple(_read(RepositoryEntry, path) for path in self._files("repositories"))
+
+    def _files(self, kind: str) -> list[Path]:
+        return sorted((self.folder / kind).glob("*.yaml"))
+
+    def _one(self, shape: type[_Entry], kind: str, word: str, name: str) -> _Entry:
+        # Looked up among the files that exist: a name never becomes a path.
+        for path in self._files(kind):
+            if path.stem == name:
+                return _read(shape, path)
+        known = ", ".join(path.stem for path in self._files(kind)) or "none"
+        raise NotRegistered(f"no {word} {name!r} is registered here; registered: {known}")
+
+
+def _read(shape: type[_Entry], path: Path) -> _Entry:
+    try:
+        row = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadCatalogueFile(f"{path}: cannot be read as YAML: {error}") from error
+    if not isinstance(row, dict):
+        raise BadCatalogueFile(f"{path}: must be a mapping of fields, not {type(row).__name__}")
+    try:
+        entry = shape.model_validate(row)
+    except ValidationError as error:
+        raise BadCatalogueFile(f"{path}: {_explain(error.errors())}") from error
+    if entry.name != path.stem:
+        raise BadCatalogueFile(
+            f"{path}: name: is {entry.name!r}; rename the file to {entry.name}.yaml or set name: {path.stem}"
+        )
+    return entry
+
+
+def _explain(problems: Iterable[Any]) -> str:
+    """Each problem as `field: what is wrong`, so that an operator can go straight to the line."""
+    lines = []
+    for problem in problems:
+        field = ".".join(str(part) for part in problem["loc"]) or "the file"
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{field}: no such field; remove it or check its spelling")
+        elif problem["type"] == "missing":
+            lines.append(f"{field}: is missing; add it")
+        else:
+            lines.append(f"{field}: {problem['msg'].removeprefix('Value error, ')}")
+    return "; ".join(lines)
