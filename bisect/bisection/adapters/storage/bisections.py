@@ -1,0 +1,279 @@
+"""The rows of bisections and of what happened to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from bisection.adapters.storage.database import Database, new_id, now
+from bisection.adapters.storage.schema import bisections, events
+from bisection.finding import Finding
+from bisection.specification import BisectionSpec
+
+
+class Status(StrEnum):
+    """Where a bisection stands. Only ENDED is final."""
+
+    RESOLVING = "resolving"  #: refs are being looked up by a worker
+    PLANNED = "planned"  #: a preview; waits for its confirmation
+    RUNNING = "running"  #: trials are wanted
+    REPORTING = "reporting"  #: the search ended; the report is being made
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectionRow:
+    """One bisection as stored. The JSON members are None until they are known."""
+
+    id: str
+    created_at: str
+    updated_at: str
+    ended_at: str | None
+    status: Status
+    version: int
+    request: Mapping[str, Any]
+    profile: Mapping[str, Any]
+    source: str
+    spec: Mapping[str, Any] | None
+    plan: Mapping[str, Any] | None
+    finding: Mapping[str, Any] | None
+    report: Mapping[str, Any] | None
+    cancel_requested: bool
+    request_digest: str
+
+    @property
+    def specification(self) -> BisectionSpec | None:
+        return BisectionSpec.from_json(self.spec) if self.spec else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a bisection; ``id`` grows."""
+
+    id: int
+    at: str
+    kind: str
+    payload: Mapping[str, Any]
+
+
+class IdempotencyConflict(ValueError):
+    """The same Idempotency-Key was used for another request; send a new key."""
+
+
+_COLUMNS = tuple(bisections.c[name] for name in BisectionRow.__dataclass_fields__)
+
+
+def _bisection(row: Row[Any]) -> BisectionRow:
+    return BisectionRow(**{**row._mapping, "status": Status(row._mapping["status"])})
+
+
+def digest(request: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def append_event(connection: Connection, bisection_id: str, kind: str, payload: Mapping[str, Any]) -> None:
+    connection.execute(
+        insert(events).values(bisection_id=bisection_id, at=now(), kind=kind, payload=dict(payload))
+    )
+
+
+class Bisections:
+    """Creates, reads and moves bisections along; every move is conditional on where they stand."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self,
+        *,
+        request: Mapping[str, Any],
+        profile: Mapping[str, Any],
+        source: str,
+        idempotency_key: str | None = None,
+        failure_key: str | None = None,
+    ) -> tuple[BisectionRow, bool]:
+        """The bisection and whether it is new. Raises IdempotencyConflict.
+
+        A key that was used for the same request gives the bisection made then;
+        a failure key gives the open bisection of that failure.
+        """
+        fingerprint = digest(request)
+        created = now()
+        bisection_id = new_id()
+        row = {
+            "id": bisection_id,
+            "created_at": created,
+            "updated_at": created,
+            "status": Status.RESOLVING.value,
+            "version": 0,
+            "request": dict(request),
+            "profile": dict(profile),
+            "source": source,
+            "cancel_requested": False,
+            "idempotency_key": idempotency_key,
+            "request_digest": fingerprint,
+            "failure_key": failure_key,
+        }
+        try:
+            with self._database.write() as connection:
+                connection.execute(insert(bisections).values(row))
+                append_event(connection, bisection_id, "created", {"source": source})
+        except IntegrityError:
+            existing = self._find(idempotency_key, failure_key)
+            if existing is None:
+                raise
+            if failure_key is None and existing.request_digest != fingerprint:
+                raise IdempotencyConflict(
+                    f"Idempotency-Key {idempotency_key!r} was used for another request "
+                    f"(bisection {existing.id}); send a new key"
+                ) from None
+            return existing, False
+        return self.get(bisection_id), True
+
+    def _find(self, idempotency_key: str | None, failure_key: str | None) -> BisectionRow | None:
+        wanted = or_(
+            bisections.c.idempotency_key == (idempotency_key or ""),
+            bisections.c.failure_key == (failure_key or ""),
+        )
+        with self._database.read() as connection:
+            row = connection.execute(select(*_COLUMNS).where(wanted)).first()
+        return _bisection(row) if row else None
+
+    def get(self, bisection_id: str) -> BisectionRow:
+        """Raises KeyError if there is none of that id."""
+        with self._database.read() as connection:
+            row = connection.execute(select(*_COLUMNS).where(bisections.c.id == bisection_id)).first()
+        if row is None:
+            raise KeyError(bisection_id)
+        return _bisection(row)
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: tuple[str, str] | None = None,
+        status: Status | None = None,
+        profile: str | None = None,
+    ) -> list[BisectionRow]:
+        """The newest first; ``before`` is (created_at, id) of the last one already seen."""
+        query = select(*_COLUMNS).order_by(bisections.c.created_at.desc(), bisections.c.id.desc())
+        if before:
+            created_at, bisection_id = before
+            query = query.where(
+                or_(
+                    bisections.c.created_at < created_at,
+                    and_(bisections.c.created_at == created_at, bisections.c.id < bisection_id),
+                )
+            )
+        if status:
+            query = query.where(bisections.c.status == status.value)
+        if profile:
+            query = query.where(bisections.c.request["profile"].as_string() == profile)
+        with self._database.read() as connection:
+            return [_bisection(row) for row in connection.execute(query.limit(limit))]
+
+    def unfinished(self) -> list[str]:
+        """Ids of all that a worker may have to move on."""
+        idle = (Status.ENDED.value, Status.PLANNED.value)
+        query = select(bisections.c.id).where(
+            or_(
+                bisections.c.status.not_in(idle),
+                and_(bisections.c.status == Status.PLANNED.value, bisections.c.cancel_requested),
+            )
+        )
+        with self._database.read() as connection:
+            return [row.id for row in connection.execute(query)]
+
+    def _move(
+        self,
+        bisection_id: str,
+        sources: Sequence[Status],
+        kind: str,
+        payload: Mapping[str, Any],
+        **values: Any,
+    ) -> bool:
+        """Conditional update with its event; False if the bisection stands elsewhere by now."""
+        with self._database.write() as connection:
+            moved = connection.execute(
+                update(bisections)
+                .where(
+                    bisections.c.id == bisection_id,
+                    bisections.c.status.in_([source.value for source in sources]),
+                )
+                .values(updated_at=now(), version=bisections.c.version + 1, **values)
+            ).rowcount
+            if moved:
+                append_event(connection, bisection_id, kind, payload)
+        return bool(moved)
+
+    def resolve(
+        self, bisection_id: str, spec: BisectionSpec, plan: Mapping[str, Any], *, preview: bool
+    ) -> bool:
+        target = Status.PLANNED if preview else Status.RUNNING
+        return self._move(
+            bisection_id,
+            [Status.RESOLVING],
+            "resolved",
+            plan,
+            spec=spec.to_json(),
+            plan=dict(plan),
+            status=target.value,
+        )
+
+    def confirm(self, bisection_id: str) -> bool:
+        return self._move(bisection_id, [Status.PLANNED], "confirmed", {}, status=Status.RUNNING.value)
+
+    def request_cancel(self, bisection_id: str) -> bool:
+        """False if it has ended already. A worker carries it out."""
+        return self._move(
+            bisection_id,
+            [Status.RESOLVING, Status.PLANNED, Status.RUNNING],
+            "cancel_requested",
+            {},
+            cancel_requested=True,
+        )
+
+    def conclude(self, bisection_id: str, finding: Finding) -> bool:
+        """The search has its answer; the report is still to be made."""
+        return self._move(
+            bisection_id,
+            [Status.RESOLVING, Status.PLANNED, Status.RUNNING],
+            "finding",
+            finding.to_json(),
+            finding=finding.to_json(),
+            status=Status.REPORTING.value,
+        )
+
+    def finish(self, bisection_id: str, report: Mapping[str, Any]) -> bool:
+        return self._move(
+            bisection_id,
+            [Status.REPORTING],
+            "ended",
+            {},
+            report=dict(report),
+            status=Status.ENDED.value,
+            ended_at=now(),
+            failure_key=None,
+        )
+
+    def note(self, bisection_id: str, kind: str, payload: Mapping[str, Any]) -> None:
+        """Records something for whoever watches; nothing depends on it."""
+        with self._database.write() as connection:
+            append_event(connection, bisection_id, kind, payload)
+
+    def events(self, bisection_id: str, after: int = 0, limit: int = 500) -> list[Event]:
+        query = (
+            select(events.c.id, events.c.at, events.c.kind, events.c.payload)
+            .where(events.c.bisection_id == bisection_id, events.c.id > after)
+            .order_by(events.c.id)
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [Event(**row._mapping) for row in connection.execute(query)]

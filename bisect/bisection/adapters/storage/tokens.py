@@ -1,0 +1,102 @@
+"""Who may do what: tokens, of which only digests are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from sqlalchemy import and_, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from bisection.adapters.storage.database import Database, new_id, now
+from bisection.adapters.storage.schema import tokens
+
+PREFIX = "fb_"
+
+
+class Scope(StrEnum):
+    """What a token allows."""
+
+    READ = "read"  #: see everything
+    WRITE = "write"  #: start, confirm and cancel bisections
+    ADMIN = "admin"  #: make and revoke tokens; includes the others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Whom a token stands for."""
+
+    id: str
+    name: str
+    scopes: frozenset[Scope]
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+def _digest(token: str) -> str:
+    # A token has 256 random bits: a plain digest cannot be reversed by guessing.
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Tokens:
+    """Issues, looks up and revokes tokens."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def issue(self, name: str, scopes: frozenset[Scope], *, lifetime: timedelta | None = None) -> str:
+        """A new token. It is shown once, here, and cannot be read again."""
+        token = PREFIX + secrets.token_urlsafe(32)
+        self.register(token, name, scopes, lifetime=lifetime)
+        return token
+
+    def register(
+        self, token: str, name: str, scopes: frozenset[Scope], *, lifetime: timedelta | None = None
+    ) -> None:
+        """Make a token known that exists already; a second time changes nothing."""
+        expires = (datetime.now(UTC) + lifetime).isoformat() if lifetime else None
+        row = {
+            "id": new_id(),
+            "name": name,
+            "digest": _digest(token),
+            "scopes": sorted(scope.value for scope in scopes),
+            "created_at": now(),
+            "expires_at": expires,
+        }
+        try:
+            with self._database.write() as connection:
+                connection.execute(insert(tokens).values(row))
+        except IntegrityError:
+            return
+
+    def caller(self, token: str) -> Caller | None:
+        """None for a token that is unknown, expired or revoked."""
+        query = select(tokens.c.id, tokens.c.name, tokens.c.scopes).where(
+            and_(
+                tokens.c.digest == _digest(token),
+                tokens.c.revoked_at.is_(None),
+                or_(
+                    tokens.c.expires_at.is_(None),
+                    tokens.c.expires_at > datetime.now(UTC).isoformat(),
+                ),
+            )
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            return None
+        return Caller(id=row.id, name=row.name, scopes=frozenset(Scope(s) for s in row.scopes))
+
+    def revoke(self, token_id: str) -> bool:
+        with self._database.write() as connection:
+            return bool(
+                connection.execute(
+                    update(tokens)
+                    .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+                    .values(revoked_at=now())
+                ).rowcount
+            )

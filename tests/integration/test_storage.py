@@ -1,0 +1,216 @@
+"""The database under contention and after crashes: nothing is lost, nothing counts twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bisection.adapters.storage import trials as trials_module
+from bisection.adapters.storage.bisections import Bisections, IdempotencyConflict, Status
+from bisection.adapters.storage.database import Database
+from bisection.adapters.storage.deliveries import Deliveries
+from bisection.adapters.storage.roster import Roster
+from bisection.adapters.storage.tokens import Scope, Tokens
+from bisection.adapters.storage.trials import Beat, Claim, Trials
+from bisection.commits import Commit, CommitRange, State
+from bisection.criteria import Criterion, CriterionKind
+from bisection.finding import Finding, FindingKind
+from bisection.ledger import Purpose, Trial
+from bisection.measurement import Measurement, Outcome
+from bisection.specification import BisectionSpec
+
+GOOD, BAD = "a" * 40, "b" * 40
+SPEC = BisectionSpec(
+    range=CommitRange(commits=(Commit(hash=GOOD), Commit(hash=BAD, parents=(GOOD,)))),
+    criterion=Criterion(kind=CriterionKind.OUT_OF_MEMORY, capacity_bytes=2**30),
+)
+REQUEST = {"profile": "p", "good": "a", "bad": "b"}
+
+
+def trial(commit: str = BAD, attempt: int = 1, avoid: tuple[str, ...] = ()) -> Trial:
+    return Trial(state=State(commit=commit), attempt=attempt, purpose=Purpose.END, avoid_workers=avoid)
+
+
+def measured(commit: str = BAD) -> Measurement:
+    return Measurement(outcome=Outcome.COMPLETED, state=State(commit=commit))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path}/firstbad.sqlite")
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def running(database: Database) -> str:
+    """Id of a bisection whose search may add trials; its version is 1."""
+    bisections = Bisections(database)
+    row, _ = bisections.create(request=REQUEST, profile={}, source="api")
+    assert bisections.resolve(row.id, SPEC, {}, preview=False)
+    return row.id
+
+
+def claimed(trials: Trials, worker: str = "w1") -> Claim:
+    claim = trials.claim("pool", worker)
+    assert claim is not None
+    return claim
+
+
+def test_migrating_twice_changes_nothing(database: Database) -> None:
+    database.migrate()
+    assert Bisections(database).page(limit=10) == []
+
+
+def test_the_same_idempotency_key_gives_the_same_bisection(database: Database) -> None:
+    bisections = Bisections(database)
+    first, new = bisections.create(request=REQUEST, profile={}, source="api", idempotency_key="k")
+    again, renewed = bisections.create(request=REQUEST, profile={}, source="api", idempotency_key="k")
+    assert (new, renewed) == (True, False)
+    assert first.id == again.id
+
+
+def test_an_idempotency_key_for_another_request_is_refused(database: Database) -> None:
+    bisections = Bisections(database)
+    bisections.create(request=REQUEST, profile={}, source="api", idempotency_key="k")
+    with pytest.raises(IdempotencyConflict, match="send a new key"):
+        bisections.create(request={**REQUEST, "bad": "c"}, profile={}, source="api", idempotency_key="k")
+
+
+def test_a_failure_has_one_open_bisection_and_a_new_one_after_it_ended(
+    database: Database,
+) -> None:
+    bisections = Bisections(database)
+    first, _ = bisections.create(request=REQUEST, profile={}, source="hook", failure_key="f")
+    attached, new = bisections.create(request=REQUEST, profile={}, source="hook", failure_key="f")
+    assert not new
+    assert attached.id == first.id
+    bisections.conclude(first.id, Finding(kind=FindingKind.NONE, why="flake"))
+    bisections.finish(first.id, {})
+    later, new = bisections.create(request=REQUEST, profile={}, source="hook", failure_key="f")
+    assert new
+    assert later.id != first.id
+
+
+def test_a_decision_made_on_an_old_view_is_not_written(database: Database, running: str) -> None:
+    trials = Trials(database)
+    version = Bisections(database).get(running).version
+    assert trials.apply(running, version, queue="pool", add=[trial()])
+    assert not trials.apply(running, version, queue="pool", add=[trial(GOOD)])
+    assert [row.trial for row in trials.of(running)] == [trial()]
+
+
+def test_a_trial_is_claimed_by_exactly_one_of_many_workers(database: Database, running: str) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial()])
+    claims: list[Claim | None] = []
+    threads = [
+        threading.Thread(target=lambda i=i: claims.append(trials.claim("pool", f"w{i}"))) for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([claim for claim in claims if claim]) == 1
+
+
+def test_a_worker_that_thaws_after_its_lease_writes_nothing(
+    database: Database, running: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial()])
+    monkeypatch.setattr(trials_module, "LEASE_SECONDS", -1.0)
+    frozen = claimed(trials, "frozen")
+    monkeypatch.undo()
+    assert [claim.trial_id for claim in trials.expired()] == [frozen.trial_id]
+    successor = claimed(trials, "other")
+    assert successor.fence == frozen.fence + 1
+    assert trials.beat(frozen) is Beat.FENCED
+    assert not trials.complete(frozen, measured(), {"log": b"stale"})
+    assert trials.complete(successor, measured(), {"log": b"fresh"})
+    rows = trials.of(running)
+    assert len(Trials.ledger(rows)) == 1
+    assert trials.artifact(successor.trial_id, "log") == b"fresh"
+
+
+def test_a_measurement_is_written_once_and_in_order_of_arrival(database: Database, running: str) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial(GOOD), trial(BAD)])
+    first, second = claimed(trials, "w1"), claimed(trials, "w2")
+    assert trials.complete(second, measured(BAD), {})
+    assert trials.complete(first, measured(GOOD), {})
+    assert not trials.complete(first, measured(GOOD), {})
+    ledger = Trials.ledger(trials.of(running))
+    assert [entry.sequence for entry in ledger] == [0, 1]
+    assert [entry.measurement.state.commit for entry in ledger] == [BAD, GOOD]
+
+
+def test_a_trial_avoids_the_worker_that_measured_its_state(database: Database, running: str) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial(avoid=("w1",))])
+    assert trials.claim("pool", "w1") is None
+    assert claimed(trials, "w2").trial.avoid_workers == ("w1",)
+
+
+def test_a_cancelled_trial_is_told_so_at_the_next_heartbeat(database: Database, running: str) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial()])
+    claim = claimed(trials)
+    assert trials.beat(claim, "step 1") is Beat.CONTINUE
+    trials.cancel_all(running)
+    assert trials.beat(claim) is Beat.CANCELLED
+    assert not trials.complete(claim, measured(), {})
+
+
+def test_a_trial_that_is_handed_back_is_run_by_the_next_worker(database: Database, running: str) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial()])
+    claim = claimed(trials, "leaving")
+    trials.hand_back(claim)
+    assert claimed(trials, "staying").fence == claim.fence + 1
+
+
+def test_events_are_read_after_the_last_one_seen(database: Database, running: str) -> None:
+    bisections = Bisections(database)
+    everything = bisections.events(running)
+    assert [event.kind for event in everything] == ["created", "resolved"]
+    assert bisections.events(running, after=everything[0].id) == everything[1:]
+
+
+def test_pages_are_newest_first_and_do_not_overlap(database: Database) -> None:
+    bisections = Bisections(database)
+    made = [bisections.create(request={**REQUEST, "n": n}, profile={}, source="api")[0] for n in range(5)]
+    first = bisections.page(limit=3)
+    rest = bisections.page(limit=3, before=(first[-1].created_at, first[-1].id))
+    assert [row.id for row in first + rest] == [row.id for row in reversed(made)]
+    assert bisections.page(limit=9, status=Status.ENDED) == []
+
+
+def test_a_delivery_is_first_only_once(database: Database) -> None:
+    deliveries = Deliveries(database)
+    assert deliveries.first("d1", "workflow_run")
+    assert not deliveries.first("d1", "workflow_run")
+
+
+def test_a_revoked_token_opens_nothing(database: Database) -> None:
+    tokens = Tokens(database)
+    token = tokens.issue("nightly", frozenset({Scope.WRITE}))
+    caller = tokens.caller(token)
+    assert caller is not None
+    assert caller.may(Scope.WRITE)
+    assert not caller.may(Scope.READ)
+    assert tokens.revoke(caller.id)
+    assert tokens.caller(token) is None
+
+
+def test_a_worker_that_left_does_not_count_as_alive(database: Database) -> None:
+    roster = Roster(database)
+    roster.seen("w1", "pool")
+    roster.seen("w2", "control")
+    assert [worker.name for worker in roster.alive("pool")] == ["w1"]
+    roster.left("w1")
+    assert roster.alive("pool") == []
