@@ -45,18 +45,19 @@ class CatalogueError(ValueError):
     """The catalogue of profiles and repositories cannot answer."""
 
 
-class NotRegistered(CatalogueError):  # noqa: N818
+class NotRegistered(CatalogueError):
     """No profile or repository of that name is registered here."""
 
 
-class BadCatalogueFile(CatalogueError):  # noqa: N818
+class BadCatalogueFile(CatalogueError):
     """A file of the catalogue does not say what it must; the operator has to mend it."""
 
 
 def _inside(path: str) -> str:
     """A relative path in the tree, in git's spelling; ValueError if it could leave the tree."""
     parts = path.split("/")
-    if not path or path.startswith("/") or "\\" in path or ".." in parts or "" in parts[:-1]:
+    odd = "\\" in path or any(ord(letter) < 32 for letter in path)
+    if not path or path.startswith("/") or odd or ".." in parts or "" in parts[:-1]:
         raise ValueError(f"{path!r} must be a relative path inside the repository, with forward slashes")
     return path
 

@@ -1,0 +1,298 @@
+"""A bare mirror of one repository: the only way from a ref to a commit, and from a commit to files.
+
+One folder a repository and host, fetched under a lock, read by full hash. Never a
+work tree, a shared index or `git submodule`. GitPython is opened and closed around
+single reads: it is not made for processes that live long.
+
+Errors::
+
+    MirrorError         git could not answer
+    +- Unreachable      the repository could not be fetched; the operator's or the network's fault
+    +- UnknownRef       the requester's fault: nothing of that name; says which names are near
+    +- BadRange         the requester's fault: good and bad do not span a range; says how to mend it
+    +- MissingPath      the commit has no such file
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from git import Repo
+
+from bisection.adapters import reverting, tree_export
+from bisection.adapters.git_process import GitError, file_lock, git_environment, run_git
+from bisection.adapters.range_reading import read_commits
+from bisection.adapters.reverting import Revert
+from bisection.commits import CommitRange, check_hash
+
+#: A first fetch of Megatron-LM takes minutes on a slow line; a hung one must not hold the lock for ever.
+FETCH_SECONDS = 1800.0
+#: A lock file or a launch script is kilobytes; what is larger is not read into memory.
+READ_LIMIT_BYTES = 16 * 2**20
+_LONGEST_REF = 250
+
+
+class MirrorError(ValueError):
+    """Git could not answer."""
+
+
+class Unreachable(MirrorError):
+    """The repository could not be fetched."""
+
+
+class UnknownRef(MirrorError):
+    """No commit of that name is in the repository."""
+
+
+class BadRange(MirrorError):
+    """Good and bad do not span a range."""
+
+
+class MissingPath(MirrorError):
+    """The commit has no such file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChange:
+    """Lines added and removed in one file; None where git sees no lines (a binary file)."""
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
+class Mirror:
+    """The repository at ``url``, mirrored in ``folder``. Making the object does nothing."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = Path(folder).absolute()
+        self.url = url
+
+    # -- bringing it up to date -------------------------------------------------
+
+    def fetch(self) -> None:
+        """Brings branches and tags up to date; one process at a time. Raises Unreachable."""
+        with self._locked():
+            try:
+                self._make()
+                self._fetch("--prune", "--force", "--", self.url, *_REFSPECS)
+                self._point_head()
+            except GitError as error:
+                raise Unreachable(
+                    f"{self.url} could not be fetched: check the repository's url, the network and the "
+                    f"worker's rights. git says: {error.stderr.strip()[-1000:]}"
+                ) from error
+
+    def require(self, commit: str) -> None:
+        """Makes sure that a commit is here, fetching it by hash if no branch has it. Raises UnknownRef."""
+        check_hash(commit)
+        if self.has(commit):
+            return
+        self.fetch()
+        if self.has(commit):
+            return
+        with self._locked(), suppress(GitError):
+            self._fetch("--", self.url, f"{commit}:refs/firstbad/fetched/{commit}")
+        if not self.has(commit):
+            raise UnknownRef(f"commit {commit} is not in {self.url}, not even when asked for by its hash")
+
+    def has(self, commit: str) -> bool:
+        """Whether the commit is in the mirror; nothing is fetched."""
+        check_hash(commit)
+        if not (self.folder / "HEAD").exists():
+            return False
+        with suppress(GitError):
+            run_git(self.folder, "cat-file", "-e", f"{commit}^{{commit}}")
+            return True
+        return False
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return file_lock(self.folder.with_name(self.folder.name + ".lock"))
+
+    def _make(self) -> None:
+        if not (self.folder / "HEAD").exists() or not (self.folder / "config").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            run_git(self.folder, "init", "--quiet", "--bare", "--template=")
+        # We hold the lock, so a lock file of git's is of a process that was killed.
+        for stale in (*self.folder.glob("*.lock"), *(self.folder / "refs").rglob("*.lock")):
+            stale.unlink(missing_ok=True)
+
+    def _fetch(self, *arguments: str) -> None:
+        run_git(
+            self.folder,
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--no-recurse-submodules",
+            *arguments,
+            timeout_seconds=FETCH_SECONDS,
+        )
+
+    def _point_head(self) -> None:
+        """HEAD names the branch that it names over there, so that a request may say HEAD."""
+        answer = run_git(self.folder, "ls-remote", "--symref", "--", self.url, "HEAD").decode(
+            errors="replace"
+        )
+        first = answer.split("\n", 1)[0]
+        if first.startswith("ref: refs/heads/"):
+            run_git(self.folder, "symbolic-ref", "HEAD", first.split("\t")[0].removeprefix("ref: "))
+
+    # -- names and ranges -------------------------------------------------------
+
+    def resolve(self, ref: str) -> str:
+        """The full hash of the commit that ``ref`` names in the mirror as it is. Raises UnknownRef."""
+        if not ref or len(ref) > _LONGEST_REF or not ref.isprintable():
+            raise UnknownRef(f"{ref[:60]!r} is not the name of a commit: give a branch, a tag or a hash")
+        wanted = f"{ref}^{{commit}}"
+        output = ""
+        with suppress(GitError):
+            output = run_git(
+                self.folder, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted
+            ).decode()
+        try:
+            return check_hash(output.strip())
+        except ValueError:
+            raise UnknownRef(self._unknown(ref)) from None
+
+    def _unknown(self, ref: str) -> str:
+        names = run_git(self.folder, "for-each-ref", "--format=%(refname:strip=2)", "refs/heads", "refs/tags")
+        known = names.decode(errors="replace").split("\n")[:-1]
+        near = difflib.get_close_matches(ref, known, n=3)
+        hint = (
+            f"near names: {', '.join(near)}"
+            if near
+            else "give a branch, a tag or a full hash that was pushed"
+        )
+        return f"no commit {ref!r} in {self.url}; {hint}"
+
+    def read_range(
+        self,
+        good: str,
+        bad: str,
+        relevant_paths: Sequence[str] = (),
+        environment_paths: Sequence[str] = (),
+    ) -> CommitRange:
+        """The first-parent line from good to bad, both included. Full hashes. Raises BadRange."""
+        check_hash(good)
+        check_hash(bad)
+        if good == bad:
+            raise BadRange(f"good and bad are the same commit, {good[:10]}: there is nothing between them")
+        if not self.is_ancestor(good, bad):
+            raise BadRange(self._not_an_ancestor(good, bad))
+        line = (
+            run_git(self.folder, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").decode().split()
+        )
+        with Repo(self.folder) as repository:
+            _confine(repository, self.folder)
+            parents = [parent.hexsha for parent in repository.commit(line[0]).parents]
+        if parents[:1] != [good]:
+            raise BadRange(
+                f"good {good[:10]} is not on the first-parent line of bad {bad[:10]}: it came in "
+                f"by the merge {line[0][:10]}. Give as good that merge, or its first parent "
+                f"{parents[0][:10] if parents else '(none)'}, whichever is known to be good"
+            )
+        return CommitRange(
+            commits=read_commits(self.folder, [good, *line], relevant_paths, environment_paths)
+        )
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        check_hash(older)
+        check_hash(newer)
+        with Repo(self.folder) as repository:
+            _confine(repository, self.folder)
+            return bool(repository.is_ancestor(repository.commit(older), repository.commit(newer)))
+
+    def _not_an_ancestor(self, good: str, bad: str) -> str:
+        if self.is_ancestor(bad, good):
+            return (
+                f"good {good[:10]} comes after bad {bad[:10]}: swap them, or, if a fix is looked for, "
+                "bisect for the commit that mended it with good and bad exchanged"
+            )
+        bases = run_git(self.folder, "merge-base", good, bad, accept=(0, 1)).decode().split()
+        if not bases:
+            return f"good {good[:10]} and bad {bad[:10]} have no common history"
+        return (
+            f"good {good[:10]} is not an ancestor of bad {bad[:10]}: they are on two branches since "
+            f"{bases[0][:10]}. Give that merge base as good if it is known to be good; if not, good holds "
+            "a fix that bad lacks"
+        )
+
+    # -- content ----------------------------------------------------------------
+
+    def read_file(self, commit: str, path: str) -> bytes:
+        """The content of a file at a full hash. Raises MissingPath, also for what is no plain file."""
+        check_hash(commit)
+        with Repo(self.folder) as repository:
+            _confine(repository, self.folder)
+            try:
+                item = repository.commit(commit).tree / path
+            except (KeyError, ValueError) as error:
+                raise MissingPath(f"{path} is not in the tree of {commit[:10]}") from error
+            if item.type != "blob" or item.mode not in (0o100644, 0o100755, 0o100664):
+                raise MissingPath(f"{path} is not a plain file in the tree of {commit[:10]}")
+            if item.size > READ_LIMIT_BYTES:
+                raise MissingPath(f"{path} has {item.size} bytes in {commit[:10]}: more than can be read")
+            return bytes(item.data_stream.read())
+
+    def export(self, commit: str, paths: Sequence[str], destination: Path) -> None:
+        """Writes the files below ``paths`` (none: all) into an existing folder. Raises UnsafeTreeError."""
+        tree_export.write_tree(self.folder, self.tree(commit, paths), destination)
+
+    def tree(self, commit: str, paths: Sequence[str] = ()) -> tuple[tree_export.TreeEntry, ...]:
+        """Everything below the paths at a full hash, with sizes. Raises UnsafeTreeError."""
+        return tree_export.read_tree(self.folder, check_hash(commit), paths)
+
+    def diff_summary(self, parent: str, commit: str) -> tuple[FileChange, ...]:
+        """What changed from parent to commit, file by file."""
+        output = run_git(
+            self.folder,
+            "diff-tree",
+            "-r",
+            "-z",
+            "--numstat",
+            "--no-renames",
+            "--no-ext-diff",
+            check_hash(parent),
+            check_hash(commit),
+        )
+        changes = []
+        for row in output.decode(errors="replace").split("\0")[:-1]:
+            added, removed, path = row.split("\t", 2)
+            changes.append(
+                FileChange(
+                    path=path,
+                    added=None if added == "-" else int(added),
+                    removed=None if removed == "-" else int(removed),
+                )
+            )
+        return tuple(changes)
+
+    # -- the way back -----------------------------------------------------------
+
+    def revert(self, commit: str, onto: str) -> Revert:
+        """The tree of ``onto`` without the commit's change (against its first parent)."""
+        parents = (
+            run_git(self.folder, "rev-list", "--parents", "-n1", check_hash(commit)).decode().split()[1:]
+        )
+        if not parents:
+            raise BadRange(f"{commit[:10]} is the first commit of all: there is nothing to go back to")
+        return reverting.revert(self.folder, commit, parents[0], check_hash(onto))
+
+    def commit_tree(self, tree: str, parent: str, message: str) -> str:
+        """A commit of a tree (a revert's), kept by a ref; equal arguments give an equal hash on any host."""
+        written = reverting.write_commit(self.folder, check_hash(tree), (check_hash(parent),), message)
+        run_git(self.folder, "update-ref", f"refs/firstbad/written/{written}", written)
+        return written
+
+
+_REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+
+
+def _confine(repository: Repo, folder: Path) -> None:
+    """GitPython's commands run with our environment too; what only the process has is overridden."""
+    repository.git.update_environment(**git_environment(folder))

@@ -1,0 +1,156 @@
+"""Reads the commits between two hashes, with the keys that say which of them are one state.
+
+A handful of git processes whatever the length of the range: one for the line of
+commits, one for their headers and changed files, one for the trees. Hashes only;
+no ref and no user's word comes here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bisection.adapters.git_process import run_git
+from bisection.commits import Commit
+
+_GITLINK = "160000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """What git's log says of one commit. ``changes``: (path, mode after, object after)."""
+
+    hash: str
+    parents: tuple[str, ...]
+    author: str
+    seconds: int
+    subject: str
+    changes: tuple[tuple[str, str, str], ...]
+
+
+def read_commits(
+    folder: Path, hashes: Sequence[str], relevant_paths: Sequence[str], environment_paths: Sequence[str]
+) -> tuple[Commit, ...]:
+    """The commits of one first-parent line, given oldest first without a gap.
+
+    ``relevant_paths`` are files or folders of the tree; none means the whole tree.
+    Gitlinks and ``environment_paths`` always count: they can change the repro too.
+    """
+    relevant = [path.rstrip("/") for path in relevant_paths]
+    locks = [path.rstrip("/") for path in environment_paths]
+    names = ["", *relevant, *locks]
+    objects = _objects(folder, hashes, names)
+    pins = _gitlinks(folder, hashes[0])
+    commits = []
+    for position, (header, found) in enumerate(zip(_headers(folder, hashes), objects, strict=True)):
+        if position > 0:
+            pins = _moved(pins, header.changes)
+        tree, chosen, lock = found[0], found[1 : 1 + len(relevant)], found[1 + len(relevant) :]
+        if relevant:
+            tree_key = _digest(*chosen, *lock, *(f"{path}@{pin}" for path, pin in sorted(pins.items())))
+        else:
+            tree_key = _digest(tree)
+        commits.append(
+            Commit(
+                hash=header.hash,
+                parents=header.parents,
+                subject=header.subject,
+                author=header.author,
+                committed_at=datetime.fromtimestamp(header.seconds, UTC).isoformat(),
+                paths=tuple(path for path, _, _ in header.changes),
+                pins=pins,
+                tree_key=tree_key,
+                environment_key=_digest(*lock) if locks else "",
+            )
+        )
+    return tuple(commits)
+
+
+def _moved(pins: dict[str, str], changes: Sequence[tuple[str, str, str]]) -> dict[str, str]:
+    """The gitlinks after the changes; the same object where none moved, since most commits move none."""
+    touched = [change for change in changes if change[1] == _GITLINK or change[0] in pins]
+    if not touched:
+        return pins
+    after = dict(pins)
+    for path, mode, target in touched:
+        if mode == _GITLINK:
+            after[path] = target
+        else:
+            after.pop(path, None)
+    return after
+
+
+def _headers(folder: Path, hashes: Sequence[str]) -> Iterator[_Header]:
+    output = run_git(
+        folder,
+        "log",
+        "--no-walk=unsorted",
+        "--stdin",
+        "--diff-merges=first-parent",
+        "--root",
+        "--raw",
+        "-z",
+        "--no-abbrev",
+        "--no-renames",
+        "--no-ext-diff",
+        "--no-color",
+        "--no-show-signature",
+        "--encoding=UTF-8",
+        "--format=%H%x00%P%x00%an%x00%ct%x00%s",
+        stdin="".join(f"{name}\n" for name in hashes).encode(),
+    )
+    tokens = output.decode(errors="replace").split("\0")
+    at = 0
+    for expected in hashes:
+        name, parents, author, seconds, subject = tokens[at : at + 5]
+        assert name == expected, "git's log left the given order"
+        at += 5
+        changes = []
+        # A raw line starts with a colon, the next commit with a digit of its hash.
+        while at < len(tokens) and tokens[at].lstrip("\n").startswith(":"):
+            _, mode, _, target, _ = tokens[at].lstrip("\n").split(" ")
+            changes.append((tokens[at + 1], mode, target))
+            at += 2
+        yield _Header(
+            hash=name,
+            parents=tuple(parents.split()),
+            author=author,
+            seconds=int(seconds),
+            subject=subject,
+            changes=tuple(changes),
+        )
+
+
+def _objects(folder: Path, hashes: Sequence[str], paths: Sequence[str]) -> Iterator[list[str]]:
+    """For every commit the object at each path ("" is the whole tree); "-" where there is none."""
+    wanted = [f"{name}:{path}\n" for name in hashes for path in paths]
+    # Answers are one line each; a path in them could hold anything, so it is not asked back.
+    output = run_git(
+        folder,
+        "cat-file",
+        "--batch-check=%(objectname)",
+        "--buffer",
+        stdin="".join(wanted).encode(),
+    )
+    lines = output.decode(errors="replace").split("\n")[:-1]
+    assert len(lines) == len(wanted), "git answered another number of objects than was asked"
+    found = [line if len(line) == 40 and " " not in line else "-" for line in lines]
+    for start in range(0, len(found), len(paths)):
+        yield found[start : start + len(paths)]
+
+
+def _gitlinks(folder: Path, commit: str) -> dict[str, str]:
+    output = run_git(folder, "ls-tree", "-r", "-z", "--full-tree", commit)
+    pins = {}
+    for row in output.decode(errors="replace").split("\0"):
+        if row.startswith(f"{_GITLINK} "):
+            header, path = row.split("\t", 1)
+            pins[path] = header.split(" ")[2]
+    return pins
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,0 +1,171 @@
+"""Writes trees of a mirror into a folder, and refuses what could reach outside of it.
+
+Commits come from anywhere. A name or a symbolic link that leaves the folder is
+refused before anything outside is touched: files are created with O_EXCL and
+O_NOFOLLOW, links come last, and every link is then resolved for real.
+Attributes, filters and line endings are not applied: files are the blobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisection.adapters.git_process import GitError, git_environment, run_git
+
+_FILE, _PROGRAM, _LINK, _GITLINK = "100644", "100755", "120000", "160000"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class UnsafeTreeError(ValueError):
+    """A tree holds a name or a link that must not be written to a disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeEntry:
+    """One file, link or gitlink of a tree."""
+
+    path: str
+    mode: str
+    hash: str
+    bytes: int  #: 0 for a gitlink
+
+
+def read_tree(folder: Path, commit: str, paths: Sequence[str] = ()) -> tuple[TreeEntry, ...]:
+    """Everything below the paths (the whole tree if none are given) at a full hash."""
+    output = run_git(folder, "ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *paths)
+    entries = []
+    for row in output.split(b"\0"):
+        if not row:
+            continue
+        header, name = row.split(b"\t", 1)
+        mode, _, target, size = header.decode().split()
+        entries.append(
+            TreeEntry(path=_checked(name), mode=mode, hash=target, bytes=int(size) if size != "-" else 0)
+        )
+    return tuple(entries)
+
+
+def write_tree(folder: Path, entries: Sequence[TreeEntry], destination: Path) -> None:
+    """Writes the entries below ``destination``, which must exist; gitlinks become empty folders.
+
+    Raises UnsafeTreeError; what was written until then is the caller's to discard.
+    """
+    files = [entry for entry in entries if entry.mode in (_FILE, _PROGRAM, "100664")]
+    links = [entry for entry in entries if entry.mode == _LINK]
+    gitlinks = [entry for entry in entries if entry.mode == _GITLINK]
+    made: set[str] = set()
+    for entry in gitlinks:
+        _make_folder(destination, entry.path, made)
+    for entry, content in zip(files, _contents(folder, [file.hash for file in files]), strict=True):
+        _make_folder(destination, os.path.dirname(entry.path), made)
+        _write_file(destination / entry.path, content, 0o755 if entry.mode == _PROGRAM else 0o644)
+    for entry, content in zip(links, _contents(folder, [link.hash for link in links]), strict=True):
+        _make_folder(destination, os.path.dirname(entry.path), made)
+        _write_link(destination / entry.path, entry.path, content)
+    _check_links(destination, links)
+
+
+def _checked(name: bytes) -> str:
+    try:
+        path = name.decode()
+    except UnicodeDecodeError as error:
+        raise UnsafeTreeError(f"the name {name!r} is not UTF-8") from error
+    if _CONTROL.search(path):
+        raise UnsafeTreeError(f"the name {path!r} holds a control character")
+    for part in path.split("/"):
+        # git itself refuses these in its index; other names of .git are for other file systems.
+        folded = part.lower().rstrip(". ")  # "." and ".." become empty
+        if folded in ("", ".git", "git~1") or len(part.encode()) > 255:
+            raise UnsafeTreeError(f"the name {path!r} must not be written to a disk")
+    return path
+
+
+def _make_folder(destination: Path, path: str, made: set[str]) -> None:
+    if path in made or not path:
+        return
+    try:
+        (destination / path).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UnsafeTreeError(f"{path!r} is both a file and a folder") from error
+    made.add(path)
+
+
+def _write_file(path: Path, content: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, mode)
+    except FileExistsError as error:
+        raise UnsafeTreeError(f"{path.name!r} occurs twice in its folder") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _write_link(path: Path, name: str, content: bytes) -> None:
+    if not content or b"\0" in content or content.startswith(b"/"):
+        raise UnsafeTreeError(f"the link {name!r} leads outside of the tree")
+    try:
+        os.symlink(content, os.fsencode(path))
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        raise UnsafeTreeError(f"the link {name!r} is also a file or a folder") from error
+
+
+def _check_links(destination: Path, links: Sequence[TreeEntry]) -> None:
+    """Resolves every link: a target's spelling alone does not tell where other links take it."""
+    root = os.path.realpath(destination)
+    for entry in links:
+        target = os.path.realpath(destination / entry.path)
+        if target != root and not target.startswith(root + os.sep):
+            raise UnsafeTreeError(f"the link {entry.path!r} leads outside of the tree")
+
+
+def _contents(folder: Path, hashes: Sequence[str]) -> Iterator[bytes]:
+    """The blobs in the given order, through one `git cat-file`."""
+    if not hashes:
+        return
+    process = subprocess.Popen(
+        ["git", "cat-file", "--batch", "--buffer"],
+        cwd=folder,
+        env=git_environment(folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request, answer = process.stdin, process.stdout
+
+    def ask() -> None:
+        # In a thread of its own: git blocks on a full answer pipe while we would block on the request.
+        try:
+            request.write("".join(f"{name}\n" for name in hashes).encode())
+            request.close()
+        except (BrokenPipeError, ValueError):
+            pass
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        for name in hashes:
+            header = answer.readline().split()
+            if len(header) != 3:
+                raise GitError("cat-file", f"object {name} is not in {folder}")
+            size = int(header[2])
+            content = answer.read(size + 1)[:-1]
+            if len(content) != size:
+                raise GitError("cat-file", f"object {name} ended early")
+            yield content
+    finally:
+        process.kill()
+        process.wait()
+        asking.join()
+        answer.close()
+        if not request.closed:
+            with suppress(BrokenPipeError):
+                request.close()
