@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 from typing import Any
 
 from sqlalchemy import Row, and_, func, insert, or_, select, update
@@ -317,6 +318,32 @@ class Trials:
                 },
             )
         return True
+
+    def waiting(self, queue: str) -> bool:
+        """Whether a trial of the queue is not being run."""
+        query = (
+            select(trials.c.id)
+            .where(trials.c.queue == queue, trials.c.status == TrialStatus.QUEUED.value)
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            return connection.execute(query).first() is not None
+
+    def usual_seconds(self, profile: str) -> float | None:
+        """Median wall time of the profile's last twenty trials; None before the first."""
+        query = (
+            select(trials.c.measurement)
+            .join(bisections, bisections.c.id == trials.c.bisection_id)
+            .where(
+                trials.c.sequence.is_not(None),
+                bisections.c.request["profile"].as_string() == profile,
+            )
+            .order_by(trials.c.ended_at.desc())
+            .limit(20)
+        )
+        with self._database.read() as connection:
+            seconds = [row.measurement["seconds"] for row in connection.execute(query)]
+        return median(seconds) if seconds else None
 
     def hand_back(self, claim: Claim) -> None:
         """Give a claimed trial back unmeasured, e.g. because this worker shuts down."""

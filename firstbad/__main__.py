@@ -1,0 +1,5 @@
+"""`python -m firstbad` is `firstbad`."""
+
+from firstbad.command_line import main
+
+main()

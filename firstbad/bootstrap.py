@@ -1,0 +1,79 @@
+"""The composition root: settings in, the parts of a process out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import structlog
+
+from bisection.adapters.catalogue import Catalogue
+from bisection.adapters.queue import Queue, make_celery
+from bisection.adapters.storage.database import Database
+from bisection.adapters.storage.tokens import Scope, Tokens
+from firstbad.settings import Settings
+from workers.context import WorkerContext
+
+
+def open_database(settings: Settings) -> Database:
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database_url)
+    database.migrate()
+    return database
+
+
+def open_queue(settings: Settings) -> Queue:
+    return Queue(make_celery(settings.broker_url))
+
+
+def open_catalogue(settings: Settings) -> Catalogue:
+    for folder in ("profiles", "repositories"):
+        (settings.catalogue / folder).mkdir(parents=True, exist_ok=True)
+    return Catalogue(settings.catalogue)
+
+
+def worker_context(settings: Settings, queue: str, name: str) -> WorkerContext:
+    return WorkerContext(
+        name=f"{name}@{socket.gethostname()}",
+        queue=queue,
+        database=open_database(settings),
+        hints=open_queue(settings),
+        catalogue=open_catalogue(settings),
+        root=settings.home,
+    )
+
+
+def operator_token(settings: Settings, database: Database) -> str:
+    """The token of whoever runs `firstbad up`: made at the first start, readable by them alone."""
+    path = settings.token_file
+    try:
+        token = path.read_text().strip()
+    except FileNotFoundError:
+        token = Tokens(database).issue("operator", frozenset({Scope.ADMIN}))
+        _write_private(path, token + "\n")
+    else:
+        Tokens(database).register(token, "operator", frozenset({Scope.ADMIN}))
+    return token
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def configure_logs() -> None:
+    """One line a record, to standard error, where `up` collects them."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

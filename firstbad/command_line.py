@@ -1,0 +1,278 @@
+"""The `firstbad` command: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from firstbad import __version__
+from firstbad.settings import read_settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Finds the first bad commit of a mixture-of-experts vision-language training regression.",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Workers = Annotated[int, typer.Option(min=1, max=16, help="Trials that run at once on this machine.")]
+
+#: The training environment of one demo trial needs about 1.5 GiB, and one core.
+DEFAULT_WORKERS = min(2, os.cpu_count() or 1)
+
+EXIT_WRONG, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+
+
+def main() -> None:
+    """Entry point: faults that people can mend are said in a sentence, without a traceback."""
+    try:
+        app()
+    except (ValueError, RuntimeError) as error:
+        fail(str(error))
+
+
+def fail(text: str, code: int = EXIT_WRONG) -> NoReturn:
+    err.print(f"firstbad: {text}", style="red", markup=False, soft_wrap=True)
+    raise SystemExit(code)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        out.print(f"firstbad {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def up(workers: Workers = DEFAULT_WORKERS) -> None:
+    """Run everything on this machine: API, broker and workers. Ctrl-C stops all of it and loses nothing."""
+    from firstbad.embedded import AlreadyRunning, Embedded, find_running
+
+    settings = read_settings()
+    try:
+        with Embedded(settings, workers, lambda text: err.print(text, markup=False)) as server:
+            out.print(f"firstbad is up at {server.url}", markup=False, soft_wrap=True)
+            out.print(f"token:     {settings.token_file}", markup=False, soft_wrap=True)
+            out.print(f"catalogue: {settings.catalogue}", markup=False, soft_wrap=True)
+            out.print(f"logs:      {settings.home / 'logs'}", markup=False, soft_wrap=True)
+            out.print("Ctrl-C stops it.")
+            sys.stdout.flush()
+            server.watch()
+            out.print("stopping: workers hand back their trials")
+    except AlreadyRunning as error:
+        running = find_running(settings)
+        if running is None:
+            fail(str(error))
+        out.print(f"already up at {running.url} (process {running.pid})", markup=False)
+
+
+@app.command(hidden=True)
+def api(port: int, follow: int = 0) -> None:
+    """The API alone, on loopback."""
+    import uvicorn
+
+    from firstbad.bootstrap import configure_logs, make_api
+    from firstbad.embedded import follow_parent
+
+    if follow:
+        follow_parent(follow)
+    configure_logs()
+    uvicorn.run(
+        make_api(read_settings()),
+        host="127.0.0.1",
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=3,
+    )
+
+
+@app.command()
+def worker(
+    queue: Annotated[str, typer.Option(help="The queue to serve: `control`, or a pool's.")],
+    name: Annotated[str, typer.Option(help="Unique among this host's workers.")] = "worker",
+    follow: Annotated[int, typer.Option(hidden=True)] = 0,
+) -> None:
+    """One worker process for one queue, e.g. on a GPU host."""
+    from bisection.adapters.queue import make_celery
+    from firstbad.bootstrap import configure_logs, worker_context
+    from firstbad.embedded import follow_parent
+    from workers.application import run_worker
+
+    if follow:
+        follow_parent(follow)
+    configure_logs()
+    settings = read_settings()
+    run_worker(make_celery(settings.broker_url), worker_context(settings, queue, name))
+
+
+@contextmanager
+def _client() -> Iterator[Any]:
+    """The server of FIRSTBAD_URL and FIRSTBAD_TOKEN, or the one that is up on this machine."""
+    from firstbad.embedded import find_running
+    from service.client import ApiProblem, Client
+
+    url, token = os.environ.get("FIRSTBAD_URL"), os.environ.get("FIRSTBAD_TOKEN", "")
+    if not url:
+        running = find_running(read_settings())
+        if running is None:
+            fail(
+                "no server is up on this machine; start one with `firstbad up`, "
+                "or name another with FIRSTBAD_URL and FIRSTBAD_TOKEN",
+                EXIT_UNREACHABLE,
+            )
+        url, token = running.url, running.token
+    try:
+        with Client(url, token) as client:
+            yield client
+    except ApiProblem as problem:
+        fail(str(problem), EXIT_USAGE)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _mapping(pairs: list[str]) -> dict[str, Any]:
+    """KEY=VALUE words; a value is JSON where it is valid JSON, text otherwise."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            fail(f"{pair!r} is not KEY=VALUE", EXIT_USAGE)
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+@app.command()
+def submit(
+    profile: Annotated[str, typer.Option(help="A profile of the server's catalogue.")],
+    good: Annotated[str, typer.Option(help="The last commit known to be good.")],
+    bad: Annotated[str, typer.Option(help="A commit that shows the regression.")],
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the training configuration.")
+    ] = None,
+    preview: Annotated[bool, typer.Option(help="Plan only; `firstbad confirm` starts it.")] = False,
+    wait: Annotated[bool, typer.Option(help="Watch it to its end.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Ask for a bisection of good..bad."""
+    from firstbad.watching import watch as watch_bisection
+
+    request = {
+        "profile": profile,
+        "good": good,
+        "bad": bad,
+        "overrides": _mapping(override or []),
+        "preview": preview,
+    }
+    with _client() as client:
+        bisection = client.create(request)
+        if wait:
+            bisection = watch_bisection(client, bisection["id"], err if as_json else out)
+        if as_json:
+            _print_json(bisection)
+        elif bisection["status"] == "ended":
+            _print_report(client, bisection["id"], "text")
+        else:
+            out.print(f"bisection {bisection['id']} is {bisection['status']}", markup=False)
+
+
+@app.command()
+def watch(bisection: str) -> None:
+    """Follow a bisection live."""
+    from firstbad.watching import watch as watch_bisection
+
+    with _client() as client:
+        row = watch_bisection(client, bisection, out)
+        if row["status"] == "ended":
+            _print_report(client, bisection, "text")
+
+
+@app.command()
+def report(
+    bisection: str,
+    format: Annotated[str, typer.Option(help="text, markdown, html or json.")] = "text",
+) -> None:
+    """Print a bisection's report."""
+    if format not in ("text", "markdown", "html", "json"):
+        fail(f"there is no report format {format!r}; choose text, markdown, html or json", EXIT_USAGE)
+    with _client() as client:
+        _print_report(client, bisection, format)
+
+
+def _print_report(client: Any, bisection: str, format: str) -> None:
+    from bisection.rendering.terminal import render_text
+    from bisection.report import CulpritReport
+
+    if format == "text":
+        document = CulpritReport.from_json(client.report(bisection, "json"))
+        out.print(render_text(document), markup=False, soft_wrap=True)
+    elif format == "json":
+        _print_json(client.report(bisection, "json"))
+    else:
+        sys.stdout.write(client.report(bisection, format))
+
+
+@app.command(name="list")
+def list_bisections(as_json: Json = False) -> None:
+    """The bisections of the server, newest first."""
+    with _client() as client:
+        rows = client.list()
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "created", "profile", "status", "finding"):
+        table.add_column(name)
+    for row in rows:
+        finding = (row.get("finding") or {}).get("kind", "")
+        table.add_row(row["id"], row["created_at"][:19], row["request"]["profile"], row["status"], finding)
+    out.print(table)
+
+
+@app.command()
+def confirm(bisection: str) -> None:
+    """Start a bisection that was only planned."""
+    with _client() as client:
+        out.print(client.confirm(bisection)["status"])
+
+
+@app.command()
+def cancel(bisection: str) -> None:
+    """End a bisection with the best answer so far."""
+    with _client() as client:
+        client.cancel(bisection)
+    out.print(f"bisection {bisection} will end with its best answer so far", markup=False)
+
+
+@app.command()
+def demo(
+    scenario: Annotated[
+        str, typer.Option(help="experts, vision, projector, decoder, pin or none.")
+    ] = "experts",
+    seed: Annotated[int, typer.Option(help="What is planted, where, and how big.")] = 0,
+    workers: Workers = DEFAULT_WORKERS,
+    as_json: Json = False,
+) -> None:
+    """Plant a regression in a real training repository, and let firstbad find it."""
+    from firstbad.demonstration import demonstrate
+
+    result = demonstrate(read_settings(), scenario, seed, workers, err if as_json else out)
+    if as_json:
+        _print_json(result.to_json())
+    if result.problems:
+        fail("the demo's answer is wrong: " + "; ".join(result.problems))

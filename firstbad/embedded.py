@@ -1,0 +1,289 @@
+"""`firstbad up`: everything on this machine, and nothing left behind.
+
+One parent keeps the broker, the API, a control worker and the pool's workers
+alive: a child that dies is started again. Each child follows its parent: should
+the parent be killed, the API and the workers leave by themselves; the broker
+stays, and the next `up` finds and uses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO
+
+import httpx
+
+from bisection.adapters.queue import CONTROL
+from bisection.adapters.storage.roster import Roster
+from firstbad import broker
+from firstbad.bootstrap import open_catalogue, open_database, operator_token
+from firstbad.settings import Settings, broker_socket
+
+LOCAL_QUEUE = "local"
+_STOP_SECONDS = 20.0
+_LOOK_SECONDS = 0.3
+_LONGEST_BACKOFF_SECONDS = 10.0
+_LARGEST_LOG_BYTES = 10 * 2**20
+_PR_SET_PDEATHSIG = 1
+
+Say = Callable[[str], None]
+
+
+class AlreadyRunning(RuntimeError):
+    """Another `firstbad up` serves this home."""
+
+
+class PortTaken(RuntimeError):
+    """The port that FIRSTBAD_PORT names is in use; choose another or unset it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """How to reach a running `firstbad up`."""
+
+    url: str
+    pid: int
+    token: str = field(repr=False)
+
+
+def follow_parent(parent: int) -> None:
+    """End this process when its parent ends, however that comes about (Linux)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def find_running(settings: Settings) -> Server | None:
+    """The `up` that serves this home, if one does and answers."""
+    try:
+        row = json.loads(settings.server_file.read_text())
+        token = settings.token_file.read_text().strip()
+        answer = httpx.get(f"{row['url']}/healthz", timeout=2)
+    except (OSError, ValueError, KeyError, httpx.HTTPError):
+        return None
+    return Server(url=row["url"], pid=row["pid"], token=token) if answer.status_code == 200 else None
+
+
+def choose_port(settings: Settings) -> int:
+    """The settings' port, or, where it is taken and nobody named it, a free one."""
+    for port in (settings.port, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                if settings.port_is_fixed:
+                    raise PortTaken(f"port {port} is in use; set FIRSTBAD_PORT to another") from None
+                continue
+            return int(probe.getsockname()[1])
+    raise PortTaken("no port of the loopback address is free")
+
+
+@dataclass(kw_only=True)
+class Child:
+    """A process that is to live as long as its parent."""
+
+    name: str
+    start: Callable[[IO[bytes]], subprocess.Popen[bytes]]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    failures: int = 0
+    start_again_at: float = 0.0
+
+    def launch(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG_BYTES:
+            self.log.replace(self.log.with_suffix(".old.log"))
+        with self.log.open("ab") as log:
+            self.process = self.start(log)
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+class Embedded:
+    """The parent of everything; use as a context manager, then `watch`."""
+
+    def __init__(self, settings: Settings, workers: int, say: Say) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._say = say
+        self._stopping = False
+        self._lock: IO[str] | None = None
+        self._socket = broker_socket(settings.home)
+        self._port = settings.port
+        self.broker = Child(name="broker", start=self._start_broker, log=self._log("broker"))
+        self.children: list[Child] = []
+
+    def __enter__(self) -> Embedded:
+        settings = self._settings
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._take_lock()
+        try:
+            database = open_database(settings)
+            operator_token(settings, database)
+            open_catalogue(settings)
+            self._port = choose_port(settings)
+            if settings.bundles_broker:
+                self._ensure_broker()
+            names = [f"{LOCAL_QUEUE}-{n + 1}" for n in range(self._workers)]
+            self.children = [
+                self._program("api", ["api", "--port", str(self._port)]),
+                self._program("control", ["worker", "--queue", CONTROL, "--name", "control"]),
+                *(self._program(name, ["worker", "--queue", LOCAL_QUEUE, "--name", name]) for name in names),
+            ]
+            for child in self.children:
+                child.launch()
+            self._wait_until_ready(Roster(database), len(names) + 1)
+            database.close()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        row = {"url": self.url, "pid": os.getpid()}
+        settings.server_file.write_text(json.dumps(row))
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """Workers first, so that they hand their trials back while the rest still answers."""
+        self._settings.server_file.unlink(missing_ok=True)
+        _stop([child for child in self.children if child.name != "api"])
+        _stop([child for child in self.children if child.name == "api"])
+        if self._settings.bundles_broker:
+            if self.broker.process is None:
+                broker.shut_down(self._socket)
+            else:
+                _stop([self.broker])
+        if self._lock:
+            self._lock.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def watch(self) -> None:
+        """Keep every child alive until INT or TERM."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._on_signal)
+        while not self._stopping:
+            if self._settings.bundles_broker:
+                self._ensure_broker()
+            for child in self.children:
+                self._ensure(child)
+            time.sleep(_LOOK_SECONDS)
+
+    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _take_lock(self) -> None:
+        lock = (self._settings.home / "up.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise AlreadyRunning(
+                f"another `firstbad up` serves {self._settings.home}; stop it, or use it as it is"
+            ) from None
+        self._lock = lock
+
+    def _log(self, name: str) -> Path:
+        return self._settings.home / "logs" / f"{name}.log"
+
+    def _start_broker(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return broker.start(self._settings.home / "valkey", self._socket, log)
+
+    def _ensure_broker(self) -> None:
+        """A server that answers is used whoever started it; otherwise start one."""
+        if self.broker.alive or (self.broker.process is None and broker.answers(self._socket)):
+            return
+        if self.broker.process is not None:
+            self._say("the broker died and is started again")
+        self.broker.launch()
+
+    def _program(self, name: str, arguments: list[str]) -> Child:
+        command = [sys.executable, "-m", "firstbad", *arguments, "--follow", str(os.getpid())]
+        environment = {
+            **os.environ,
+            "FIRSTBAD_HOME": str(self._settings.home),
+            "FIRSTBAD_DATABASE_URL": self._settings.database_url,
+            "FIRSTBAD_BROKER_URL": self._settings.broker_url,
+            "FIRSTBAD_CATALOGUE": str(self._settings.catalogue),
+        }
+
+        def start(log: IO[bytes]) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C in the terminal is the parent's to handle, in its order.
+                start_new_session=True,
+            )
+
+        return Child(name=name, start=start, log=self._log(name))
+
+    def _ensure(self, child: Child) -> None:
+        if child.alive:
+            return
+        now = time.monotonic()
+        if child.start_again_at == 0.0:
+            child.failures += 1
+            wait = min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2**child.failures) if child.failures > 1 else 0
+            child.start_again_at = now + wait
+            self._say(f"{child.name} died and is started again; its log: {child.log}")
+        if now >= child.start_again_at:
+            child.launch()
+            child.start_again_at = 0.0
+
+    def _wait_until_ready(self, roster: Roster, workers: int) -> None:
+        deadline = time.monotonic() + 60
+        started = time.time()
+        while time.monotonic() < deadline:
+            present = [row for row in roster.alive() if row.seen_at >= started - 1]
+            if len(present) >= workers and _healthy(self.url):
+                return
+            for child in self.children:
+                if not child.alive:
+                    raise RuntimeError(f"{child.name} did not start; see {child.log}")
+            time.sleep(0.1)
+        raise RuntimeError(f"not ready after 60 s; see the logs in {self._log('api').parent}")
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _stop(children: list[Child]) -> None:
+    """TERM to all, then KILL to whoever is still there."""
+    living = [child.process for child in children if child.alive and child.process is not None]
+    for process in living:
+        process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for process in living:
+        try:
+            process.wait(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

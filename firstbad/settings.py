@@ -1,0 +1,77 @@
+"""What the operator's environment says. The only place that reads environment variables."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: A unix socket's path is limited to 107 bytes by the kernel's sockaddr_un.
+_LONGEST_SOCKET_PATH = 100
+DEFAULT_PORT = 8321
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where state lives and how the parts find one another.
+
+    FIRSTBAD_HOME          folder of all state (default: the user's state directory)
+    FIRSTBAD_PORT          port of the API on loopback (default 8321)
+    FIRSTBAD_DATABASE_URL  another database than the SQLite file in the home
+    FIRSTBAD_BROKER_URL    another broker than the bundled one
+    FIRSTBAD_CATALOGUE     another folder of profiles/ and repositories/ than the home's
+    """
+
+    home: Path
+    port: int
+    port_is_fixed: bool  #: the operator named it: do not look for another one
+    database_url: str
+    broker_url: str
+    catalogue: Path
+
+    @property
+    def bundles_broker(self) -> bool:
+        return self.broker_url == bundled_broker_url(self.home)
+
+    @property
+    def token_file(self) -> Path:
+        return self.home / "token"
+
+    @property
+    def server_file(self) -> Path:
+        """Where a running `firstbad up` says how to reach it."""
+        return self.home / "server.json"
+
+
+def broker_socket(home: Path) -> Path:
+    """The bundled broker's socket: in the home, or, where its path is too long, beside it."""
+    inside = home / "valkey" / "valkey.sock"
+    if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
+        return inside
+    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"firstbad-{os.getuid()}-{name}" / "valkey.sock"
+
+
+def bundled_broker_url(home: Path) -> str:
+    return f"redis+socket://{broker_socket(home)}"
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Raises ValueError, naming the variable, for a value that cannot be used."""
+    environment = os.environ if environment is None else environment
+    state = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    home = Path(environment.get("FIRSTBAD_HOME") or Path(state) / "firstbad").absolute()
+    port = environment.get("FIRSTBAD_PORT", "")
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"FIRSTBAD_PORT is {port!r}; give a port number from 1 to 65535")
+    return Settings(
+        home=home,
+        port=int(port) if port else DEFAULT_PORT,
+        port_is_fixed=bool(port),
+        database_url=environment.get("FIRSTBAD_DATABASE_URL") or f"sqlite:///{home}/firstbad.sqlite",
+        broker_url=environment.get("FIRSTBAD_BROKER_URL") or bundled_broker_url(home),
+        catalogue=Path(environment.get("FIRSTBAD_CATALOGUE") or home / "catalogue"),
+    )

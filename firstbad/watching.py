@@ -1,0 +1,109 @@
+"""A bisection as it runs, in the terminal: a live table, or a line an event where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bisection.rendering.escaping import terminal_safe
+from service.client import Client
+
+_LOOK_SECONDS = 1.0
+#: A server that restarts is away for seconds; one that is gone for so long is not coming back.
+_PATIENCE_SECONDS = 90.0
+
+_COLOURS = {"good": "green", "bad": "red", "skip": "yellow", "retry": "yellow"}
+
+
+class ServerGone(RuntimeError):
+    """The server no longer answers; start `firstbad up` again, nothing is lost."""
+
+
+def _patiently(call: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return call()
+        except httpx.TransportError as error:
+            if time.monotonic() > deadline:
+                raise ServerGone(
+                    f"the server has not answered for {_PATIENCE_SECONDS:.0f} s ({error}); "
+                    "start `firstbad up` again, nothing is lost"
+                ) from error
+            time.sleep(_LOOK_SECONDS)
+
+
+def watch(client: Client, bisection_id: str, console: Console) -> dict[str, Any]:
+    """Show the bisection until it has ended, or waits for its confirmation; returns it."""
+
+    def look() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        return client.get(bisection_id), client.trials(bisection_id)
+
+    if not console.is_terminal:
+        return _report_lines(look, console)
+    with Live(console=console, refresh_per_second=4) as live:
+        while True:
+            bisection, trials = _patiently(look)
+            live.update(_picture(bisection, trials))
+            if bisection["status"] in ("ended", "planned"):
+                return dict(bisection)
+            time.sleep(_LOOK_SECONDS)
+
+
+def _report_lines(
+    look: Callable[[], tuple[dict[str, Any], list[dict[str, Any]]]], console: Console
+) -> dict[str, Any]:
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            console.print(Text(text), soft_wrap=True)
+
+    while True:
+        bisection, trials = _patiently(look)
+        say(_headline(bisection))
+        for trial in trials:
+            head = f"trial {trial['ordinal'] + 1} {trial['commit'][:10]} ({trial['purpose']})"
+            if trial["progress"]:
+                say(terminal_safe(f"{head}: {trial['progress']}"))
+            if trial["verdict"]:
+                say(
+                    terminal_safe(
+                        f"{head}: {trial['verdict']} - {trial['reason']} [{trial['seconds']:.0f} s]"
+                    )
+                )
+        if bisection["status"] in ("ended", "planned"):
+            return bisection
+        time.sleep(_LOOK_SECONDS)
+
+
+def _headline(bisection: Mapping[str, Any]) -> str:
+    plan = bisection.get("plan") or {}
+    size = f", {plan['commits']} suspects in {plan['states']} states" if plan else ""
+    return f"bisection {bisection['id']}: {bisection['status']}{size}"
+
+
+def _picture(bisection: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    for name in ("#", "commit", "purpose", "verdict", "what happened", "s"):
+        table.add_column(name, justify="right" if name in "#s" else "left", overflow="ellipsis")
+    for trial in trials:
+        verdict = trial["verdict"] or trial["status"]
+        text = trial["reason"] or trial["progress"] or trial["why"]
+        table.add_row(
+            str(trial["ordinal"] + 1),
+            trial["commit"][:10],
+            trial["purpose"],
+            Text(verdict, style=_COLOURS.get(verdict, "dim")),
+            Text(terminal_safe(text), no_wrap=True),
+            f"{trial['seconds']:.0f}" if trial["seconds"] else "",
+        )
+    return Group(Text(_headline(bisection), style="bold"), table)

@@ -1,0 +1,29 @@
+"""What all tests share: a clean environment, and skips that fail where nothing may be missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests last: a fault that a quick test shows is then shown first."""
+    items.sort(key=lambda item: ("e2e" in item.nodeid, "probe" in item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """In CI a skipped test is a failure, unless it needs a GPU, which CI never has."""
+    report: pytest.TestReport = yield  # type: ignore[misc]
+    if report.skipped and os.environ.get("CI") and "tests/gpu" not in item.nodeid:
+        report.outcome = "failed"
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own FIRSTBAD_* settings must not reach a test."""
+    for name in ("HOME", "PORT", "DATABASE_URL", "BROKER_URL", "CATALOGUE", "URL", "TOKEN"):
+        monkeypatch.delenv(f"FIRSTBAD_{name}", raising=False)

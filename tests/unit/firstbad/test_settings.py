@@ -1,0 +1,37 @@
+"""Settings come from the environment, and a value that cannot be used is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firstbad.settings import broker_socket, read_settings
+
+
+def test_state_lives_in_the_users_state_folder_unless_told_otherwise() -> None:
+    assert read_settings({"XDG_STATE_HOME": "/var/x"}).home == Path("/var/x/firstbad")
+    assert read_settings({"FIRSTBAD_HOME": "/srv/fb"}).home == Path("/srv/fb")
+
+
+def test_the_database_and_the_broker_are_bundled_unless_named() -> None:
+    bundled = read_settings({"FIRSTBAD_HOME": "/srv/fb"})
+    assert bundled.database_url == "sqlite:////srv/fb/firstbad.sqlite"
+    assert bundled.bundles_broker
+    shared = read_settings({"FIRSTBAD_HOME": "/srv/fb", "FIRSTBAD_BROKER_URL": "redis://cache:6379/0"})
+    assert not shared.bundles_broker
+
+
+@pytest.mark.parametrize("port", ["eighty", "0", "65536", "-1", "80.5"])
+def test_a_port_that_is_none_is_refused_by_name(port: str) -> None:
+    with pytest.raises(ValueError, match="FIRSTBAD_PORT"):
+        read_settings({"FIRSTBAD_PORT": port})
+
+
+def test_a_home_with_a_long_path_gets_its_socket_elsewhere() -> None:
+    short, long = Path("/srv/fb"), Path("/srv") / ("x" * 120)
+    assert broker_socket(short).is_relative_to(short)
+    assert not broker_socket(long).is_relative_to(long)
+    assert len(str(broker_socket(long))) < 100
+    assert broker_socket(long) == broker_socket(long)
+    assert broker_socket(long) != broker_socket(long / "y")

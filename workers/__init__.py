@@ -1,0 +1,1 @@
+"""The workers: Celery tasks that move bisections along and run their trials."""

@@ -1,0 +1,118 @@
+"""`advance`: move one bisection as far as it can go now. Short, idempotent, safe to repeat.
+
+Replay the ledger, write the next trials, publish their hints. Every write is
+conditional on what was read, so two workers that advance the same bisection at
+once do no harm: the later one finds its view old and looks again.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from bisection.adapters.catalogue import Profile
+from bisection.adapters.storage.bisections import BisectionRow, Status
+from bisection.adapters.storage.trials import Trials
+from bisection.finding import Finding, FindingKind
+from bisection.search import Search
+from workers.context import WorkerContext
+from workers.reporting import make_report
+from workers.resolution import Resolved, rejected, resolve
+from workers.signatures import UNKNOWN_KEY_SIGNATURE
+
+log = structlog.get_logger(__name__)
+
+#: An advance that fails this often is a fault of ours that repeating does not mend.
+MOST_FAULTS = 5
+
+
+def advance(context: WorkerContext, bisection_id: str) -> None:
+    """One step after another until the bisection waits for trials, for people, or has ended."""
+    try:
+        while _step(context, context.bisections.get(bisection_id)):
+            pass
+    except Exception as error:
+        # Whatever it is, it must not be lost in a log: people watch the bisection, not the worker.
+        log.exception("advance failed", bisection=bisection_id)
+        context.bisections.note(bisection_id, "fault", {"text": f"{type(error).__name__}: {error}"})
+        _give_up(context, bisection_id, error)
+
+
+def _give_up(context: WorkerContext, bisection_id: str, error: Exception) -> None:
+    faults = [e for e in context.bisections.events(bisection_id, limit=10_000) if e.kind == "fault"]
+    if len(faults) < MOST_FAULTS:
+        return
+    context.trials.cancel_all(bisection_id)
+    finding = Finding(
+        kind=FindingKind.NONE,
+        why=f"firstbad itself failed {len(faults)} times at this bisection: {error}. Please report it.",
+        problem="internal-fault",
+    )
+    if not context.bisections.conclude(bisection_id, finding):
+        context.bisections.finish(bisection_id, {"finding": finding.to_json()})
+
+
+def _step(context: WorkerContext, row: BisectionRow) -> bool:
+    """True if something was done after which there may be more to do."""
+    match row.status:
+        case Status.RESOLVING:
+            return _resolve(context, row)
+        case Status.PLANNED:
+            return row.cancel_requested and _conclude(context, row, _cancelled_early())
+        case Status.RUNNING:
+            return _search(context, row)
+        case Status.REPORTING:
+            report = make_report(context, row)
+            return context.bisections.finish(row.id, report.to_json())
+        case Status.ENDED:
+            return False
+
+
+def _cancelled_early() -> Finding:
+    return Finding(
+        kind=FindingKind.NONE,
+        why="it was cancelled before anything was measured",
+        problem="cancelled",
+    )
+
+
+def _conclude(context: WorkerContext, row: BisectionRow, finding: Finding) -> bool:
+    context.trials.cancel_all(row.id)
+    return context.bisections.conclude(row.id, finding)
+
+
+def _resolve(context: WorkerContext, row: BisectionRow) -> bool:
+    if row.cancel_requested:
+        return _conclude(context, row, _cancelled_early())
+    profile = Profile.model_validate(row.profile)
+    past = context.trials.usual_seconds(profile.name)
+    answer = resolve(context, row.request, profile, past)
+    if isinstance(answer, Resolved):
+        preview = bool(row.request.get("preview"))
+        return context.bisections.resolve(row.id, answer.spec, answer.plan, preview=preview)
+    return _conclude(context, row, answer)
+
+
+def _search(context: WorkerContext, row: BisectionRow) -> bool:
+    spec = row.specification
+    assert spec is not None  # a running bisection was resolved
+    rows = context.trials.of(row.id)
+    ledger, pending = Trials.ledger(rows), Trials.pending(rows)
+    search = Search.replay(spec, ledger)
+    if row.cancel_requested:
+        return _conclude(context, row, search.best_answer("it was cancelled", "cancelled"))
+    refused = [e.measurement for e in ledger if e.measurement.signature == UNKNOWN_KEY_SIGNATURE]
+    if refused:
+        return _conclude(context, row, rejected(refused[0].reason, "unknown-configuration-key"))
+    decision = search.next(spec.parallel, pending)
+    if isinstance(decision, Finding):
+        return _conclude(context, row, decision)
+    cancelled = search.cancellable(pending)
+    if not decision and not cancelled:
+        return False
+    queue = Profile.model_validate(row.profile).queue
+    written = context.trials.apply(row.id, row.version, queue=queue, add=decision, cancel=cancelled)
+    if not written:
+        return True
+    for _ in decision:
+        context.hints.work(queue)
+    return False

@@ -1,0 +1,66 @@
+"""A worker process: Celery with our two tasks, one trial at a time, and steady beats.
+
+The solo pool runs a task in the worker's own process: a trial is a subprocess tree
+of its own anyway, and there is no fork that could copy a database connection.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import structlog
+from celery import Celery
+from celery.signals import worker_ready, worker_shutting_down
+
+from bisection.adapters.queue import ADVANCE, WORK
+from workers.advancing import advance
+from workers.context import WorkerContext
+from workers.pool import work
+from workers.pulse import Pulse
+from workers.reconciling import SECONDS, reconcile
+
+log = structlog.get_logger(__name__)
+
+PRESENCE_SECONDS = 10.0
+
+
+def run_worker(application: Celery, context: WorkerContext) -> None:
+    """Serve the context's queue until TERM or INT; a running trial is handed back."""
+    leaving = threading.Event()
+
+    def advance_one(bisection_id: str) -> None:
+        advance(context, bisection_id)
+
+    def work_once(_queue: str) -> None:
+        work(context, leaving)
+
+    application.task(advance_one, name=ADVANCE)
+    application.task(work_once, name=WORK)
+    beats = [Pulse("presence", PRESENCE_SECONDS, lambda: context.roster.seen(context.name, context.queue))]
+    if context.serves_control:
+        beats.append(Pulse("reconciler", SECONDS, lambda: reconcile(context)))
+
+    def on_ready(**_: Any) -> None:
+        for beat in beats:
+            beat.start()
+
+    def on_shutdown(**_: Any) -> None:
+        leaving.set()
+
+    worker_ready.connect(on_ready, weak=False)
+    worker_shutting_down.connect(on_shutdown, weak=False)
+    try:
+        application.Worker(
+            queues=[context.queue],
+            pool="solo",
+            concurrency=1,
+            hostname=context.name,
+            without_gossip=True,
+            without_mingle=True,
+            loglevel="WARNING",
+        ).start()
+    finally:
+        for beat in beats:
+            beat.stop()
+        context.roster.left(context.name)

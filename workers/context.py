@@ -1,0 +1,45 @@
+"""What every task of a worker process needs, put together once by whoever starts the worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisection.adapters.catalogue import Catalogue
+from bisection.adapters.queue import CONTROL, Queue
+from bisection.adapters.storage.bisections import Bisections
+from bisection.adapters.storage.database import Database
+from bisection.adapters.storage.roster import Roster
+from bisection.adapters.storage.trials import Trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerContext:
+    """One worker process: its name, the queue it serves, and its doors to the outside."""
+
+    name: str  #: unique among living workers, e.g. "local-1@host"
+    queue: str
+    database: Database
+    hints: Queue
+    catalogue: Catalogue
+    root: Path  #: where mirrors, workspaces, environments and running trials are kept
+
+    @property
+    def bisections(self) -> Bisections:
+        return Bisections(self.database)
+
+    @property
+    def trials(self) -> Trials:
+        return Trials(self.database)
+
+    @property
+    def roster(self) -> Roster:
+        return Roster(self.database)
+
+    @property
+    def mirrors(self) -> Path:
+        return self.root / "mirrors"
+
+    @property
+    def serves_control(self) -> bool:
+        return self.queue == CONTROL

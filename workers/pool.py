@@ -1,0 +1,67 @@
+"""`work`: claim one trial of the pool, run it, write what it measured.
+
+The claim is fenced and kept by a lease; a worker that is told to leave hands its
+trial back unmeasured, and another one runs it from the start.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from bisection.adapters.catalogue import Profile
+from bisection.adapters.storage.trials import Claim
+from bisection.criteria import Criterion
+from workers.context import WorkerContext
+from workers.pulse import Lease
+from workers.trial_run import TrialResult, run_trial
+
+log = structlog.get_logger(__name__)
+
+
+def work(context: WorkerContext, leaving: threading.Event) -> bool:
+    """Run at most one trial; False if there was none for this worker."""
+    claim = context.trials.claim(context.queue, context.name)
+    if claim is None:
+        if context.trials.waiting(context.queue):
+            # Somebody else's trial: pass the hint on to a worker that may take it, without haste,
+            # since that worker may be busy and this one would get its own hint back.
+            leaving.wait(1.0)
+            context.hints.work(context.queue)
+        return False
+    log.info("trial starts", trial=claim.trial_id, bisection=claim.bisection_id)
+    with Lease(context.trials, claim) as lease:
+        result = _measure(context, claim, lease, leaving)
+    if leaving.is_set() and not lease.lost:
+        context.trials.hand_back(claim)
+        log.info("trial handed back", trial=claim.trial_id)
+    elif result is not None and not lease.lost:
+        kept = context.trials.complete(claim, result.measurement, result.artifacts)
+        log.info("trial ends", trial=claim.trial_id, outcome=result.measurement.outcome, kept=kept)
+    context.hints.advance(claim.bisection_id)
+    if context.trials.waiting(context.queue):
+        context.hints.work(context.queue)
+    return True
+
+
+def _measure(
+    context: WorkerContext, claim: Claim, lease: Lease, leaving: threading.Event
+) -> TrialResult | None:
+    row = context.bisections.get(claim.bisection_id)
+    assert row.spec is not None  # only a resolved bisection has trials
+    profile = Profile.model_validate(row.profile)
+    criterion = Criterion.from_json(row.spec["criterion"])
+    enforced = claim.trial.enforce_capacity
+    return run_trial(
+        claim.trial,
+        profile=profile,
+        repository=context.catalogue.repository(profile.repository),
+        catalogue=context.catalogue,
+        root=context.root,
+        overrides=row.request.get("overrides") or {},
+        capacity_bytes=criterion.capacity_bytes if enforced else None,
+        worker=context.name,
+        cancelled=lambda: lease.lost or leaving.is_set(),
+        progress=lease.say,
+    )

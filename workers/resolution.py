@@ -1,0 +1,79 @@
+"""From a request's words to a specification: what only git and the worker can know.
+
+A request whose words cannot be carried out ends as a REJECTED finding that names
+the repair; nothing is retried that would be refused again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bisection.adapters.catalogue import Catalogue, CatalogueError, Profile
+from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.criteria import Criterion
+from bisection.finding import Finding, FindingKind
+from bisection.forecast import forecast
+from bisection.specification import BisectionSpec, Budget
+from workers.context import WorkerContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A request that can be carried out, and what carrying it out will take."""
+
+    spec: BisectionSpec
+    plan: Mapping[str, Any]
+
+
+def rejected(why: str, problem: str) -> Finding:
+    return Finding(kind=FindingKind.REJECTED, why=why, problem=problem)
+
+
+def criterion_of(request: Mapping[str, Any], profile: Profile) -> Criterion:
+    """The request's criterion, filled up from the profile's; ValueError if a number is missing."""
+    wanted = request.get("criterion")
+    if not wanted:
+        default = profile.default_criterion()
+        if default is None:
+            raise ValueError(f"profile {profile.name!r} has no default criterion; give one in the request")
+        return default
+    capacity = wanted.get("capacity_bytes") or profile.capacity_bytes
+    return Criterion.from_json({**wanted, "capacity_bytes": capacity})
+
+
+def open_mirror(context: WorkerContext, catalogue: Catalogue, profile: Profile) -> Mirror:
+    entry = catalogue.repository(profile.repository)
+    return Mirror(context.mirrors / f"{entry.name}.git", entry.url)
+
+
+def resolve(
+    context: WorkerContext, request: Mapping[str, Any], profile: Profile, past_seconds: float | None
+) -> Resolved | Finding:
+    """Ask git. ``past_seconds`` is what a trial of this profile took so far, if one was run."""
+    try:
+        mirror = open_mirror(context, context.catalogue, profile)
+        mirror.fetch()
+        good, bad = mirror.resolve(request["good"]), mirror.resolve(request["bad"])
+        commits = mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths)
+        criterion = criterion_of(request, profile)
+    except MirrorError as error:
+        return rejected(str(error), error.problem)
+    except CatalogueError as error:
+        return rejected(str(error), "repository-not-registered")
+    except ValueError as error:
+        return rejected(str(error), "criterion-invalid")
+    workers = max(1, len(context.roster.alive(profile.queue)))
+    spec = BisectionSpec(
+        range=commits,
+        criterion=criterion,
+        budget=Budget(**(request.get("budget") or {})),
+        parallel=request.get("parallel") or workers,
+        confidence=request.get("confidence") or BisectionSpec.confidence,
+        seed=request.get("seed") or 0,
+        relevant_paths=profile.relevant_paths,
+        gpus_per_trial=profile.gpus,
+        workers=workers,
+    )
+    return Resolved(spec=spec, plan=forecast(spec, past_seconds).to_json())
