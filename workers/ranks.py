@@ -1,0 +1,81 @@
+"""A program that starts one process a rank on this host, and ends them together.
+
+Started by path inside a trial (``python ranks.py --processes N -- COMMAND``), under
+the supervisor. Sets what torch.distributed reads, with a rendezvous of its own, so
+that two trials on one host never meet. Standard library only.
+
+Exit status: 0 if every rank's is; else that of the rank that failed first, 128 + n
+if signal n ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+#: How long the other ranks may go on after one failed: enough to write down what they measured,
+#: and to fail for themselves where the fault is everyone's; a rank in a collective would wait for ever.
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.05
+
+
+def free_port() -> int:
+    """A loopback port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(command: list[str], processes: int) -> int:
+    rendezvous = {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    ranks = [
+        subprocess.Popen(
+            command, env={**os.environ, **rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(processes)
+    ]
+    first_failure: int | None = None
+    give_up = float("inf")
+    while any(rank.poll() is None for rank in ranks):
+        failed = [code for code in (rank.poll() for rank in ranks) if code]
+        if failed and first_failure is None:
+            first_failure = failed[0]
+            give_up = time.monotonic() + GRACE_SECONDS
+        if time.monotonic() > give_up:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                _signal_all(ranks, number)
+                time.sleep(1.0)
+            give_up = float("inf")
+        time.sleep(POLL_SECONDS)
+    codes = [rank.wait() for rank in ranks]
+    if first_failure is None:
+        first_failure = next((code for code in codes if code), 0)
+    return 128 - first_failure if first_failure < 0 else first_failure
+
+
+def _signal_all(ranks: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send_signal(number)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Start one process a rank on this host.")
+    parser.add_argument("--processes", type=int, required=True, metavar="N")
+    parser.add_argument("command", nargs="+", metavar="COMMAND")
+    options = parser.parse_args(arguments)
+    return run(options.command, options.processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
