@@ -1,0 +1,169 @@
+"""The one sentence on top of a report, and the words for bytes, instants and components in it.
+
+Sentences are runs of text, since what a stranger wrote (a subject, an author) is shown as code in
+every format. No markup here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from bisection.commits import Commit
+from bisection.criteria import CriterionKind
+from bisection.escaping import visible
+from bisection.finding import Finding, FindingKind
+from bisection.quantities import show_bytes, show_confidence
+from bisection.regression import Regression, RegressionKind
+from bisection.report_parts import MemoryPicture, Run, Subject, TimePicture
+from memory_models.breakdown import Activity, Category, Component
+
+COMPONENT_WORDS = {
+    Component.VISION: "vision",
+    Component.PROJECTOR: "projector",
+    Component.DECODER: "decoder",
+    Component.EXPERTS: "expert",
+    Component.EMBEDDING_AND_LOSS: "embedding and loss",
+    Component.RUNTIME: "runtime",
+}
+CATEGORY_WORDS = {
+    Category.PARAMETERS: "parameters",
+    Category.GRADIENTS: "gradients",
+    Category.OPTIMIZER_STATES: "optimizer states",
+    Category.ACTIVATIONS: "activations",
+    Category.TEMPORARY: "temporary buffers",
+    Category.COMMUNICATION: "communication buffers",
+    Category.FRAGMENTATION: "fragmentation",
+    Category.CONTEXT: "context",
+}
+ACTIVITY_WORDS = {
+    Activity.VISION: "the vision tower",
+    Activity.PROJECTOR: "the projector",
+    Activity.DECODER: "the decoder",
+    Activity.EXPERTS: "the experts",
+    Activity.DISPATCH: "expert dispatch",
+    Activity.EMBEDDING_AND_LOSS: "embedding and loss",
+    Activity.OPTIMIZER: "the optimizer step",
+    Activity.DATA: "data loading",
+    Activity.IDLE: "time outside every module",
+}
+
+_LAYER = re.compile(r"\b(?:layers|blocks)\.(\d+)\b")
+_PLAIN_INSTANT = re.compile(r"[\w. :/-]{1,80}", re.ASCII)
+
+
+def show_instant(instant: str, phase: str) -> str:
+    """E.g. "layer 1's backward", from the name of a module and a phase."""
+    layer = _LAYER.search(instant)
+    if layer and phase:
+        in_vision = "vision" in instant or "visual" in instant
+        return f"{'vision ' if in_vision else ''}layer {layer[1]}'s {phase}"
+    if instant and _PLAIN_INSTANT.fullmatch(instant):
+        return instant
+    return f"the {phase}" if phase else "an unnamed instant"
+
+
+def headline(
+    subject: Subject | None,
+    finding: Finding,
+    commits: Sequence[Commit],
+    regression: Regression | None,
+    memory: MemoryPicture | None,
+    time: TimePicture | None,
+) -> tuple[Run, ...]:
+    """The finding in one sentence. ``commits`` are those of the finding, oldest first."""
+    if finding.kind is FindingKind.REJECTED:
+        return _plain(f"The bisection was not carried out: {_sentence(finding.why)}")
+    if finding.kind is FindingKind.NONE:
+        confidence = f" (confidence {show_confidence(finding.confidence)})" if finding.confidence else ""
+        return _plain(f"No commit of the range is to blame{confidence}: {_sentence(finding.why)}")
+    tail = _tail(subject, regression, memory, time)
+    confidence = f"(confidence {show_confidence(finding.confidence)})"
+    if finding.kind is FindingKind.FOUND:
+        culprit = commits[0]
+        runs = [Run(text=f"{culprit.short} {visible(culprit.subject, limit=160)}", foreign=True)]
+        if culprit.author:
+            runs += [Run(text=" by "), Run(text=visible(culprit.author, limit=80), foreign=True)]
+        return (*runs, Run(text=f" is the first bad commit {confidence}{tail}"))
+    if len(commits) == 1:
+        return (
+            Run(text="The first bad commit is probably "),
+            Run(text=f"{commits[0].short} {visible(commits[0].subject, limit=160)}", foreign=True),
+            Run(text=f" {confidence}, but that could not be confirmed{tail}"),
+        )
+    return (
+        Run(text=f"The first bad commit is one of {len(commits)}, from "),
+        Run(text=commits[0].short, foreign=True),
+        Run(text=" to "),
+        Run(text=commits[-1].short, foreign=True),
+        Run(text=f" {confidence}{tail}"),
+    )
+
+
+def plain_text(runs: Sequence[Run]) -> str:
+    return "".join(run.text for run in runs)
+
+
+def growth_words(regression: Regression) -> str:
+    """What grew, by how much and where, as a clause; empty if nothing can be said."""
+    if regression.kind is RegressionKind.THROUGHPUT:
+        return _slowdown_words(regression)
+    if regression.kind is RegressionKind.FAILURE:
+        return visible(regression.evidence[0].rstrip("."), limit=200) if regression.evidence else ""
+    if regression.component is None or regression.category is None:
+        return ""
+    at_least = "at least " if regression.truncated else ""
+    if regression.kind is RegressionKind.FRAGMENTATION:
+        return f"fragmentation grew by {show_bytes(regression.category_delta_bytes or 0)}"
+    what = f"{COMPONENT_WORDS[regression.component]} {CATEGORY_WORDS[regression.category]}"
+    amount = show_bytes(regression.category_delta_bytes or 0)
+    where = show_instant(regression.instant, regression.phase)
+    why = {
+        RegressionKind.IMAGE_LOAD: " with a larger image load",
+        RegressionKind.RETENTION: " and stay allocated after the step",
+        RegressionKind.FIRST_STEP: " in the first step only",
+        RegressionKind.IMBALANCE: " with uneven routing",
+    }.get(regression.kind, "")
+    return f"{what} grew by {at_least}{amount} at {where}{why}"
+
+
+def _slowdown_words(regression: Regression) -> str:
+    if regression.activity is None or regression.delta_seconds is None:
+        return "no time by activity was recorded"
+    if regression.activity is Activity.DATA and regression.confidence == "weak":
+        return "a step holds fewer useful tokens at equal time"
+    where = f" in {regression.phase}" if regression.phase else ""
+    return (
+        f"{ACTIVITY_WORDS[regression.activity]} takes {regression.activity_delta_seconds or 0.0:+.3f} s"
+        f" a step{where}, of {regression.delta_seconds:+.3f} s in all"
+    )
+
+
+def _tail(
+    subject: Subject | None,
+    regression: Regression | None,
+    memory: MemoryPicture | None,
+    time: TimePicture | None,
+) -> str:
+    clauses = [growth_words(regression)] if regression else []
+    if regression and regression.kind is RegressionKind.THROUGHPUT:
+        if time and time.culprit_rate is not None:
+            limit = f" against a threshold of {time.lowest_good_rate:,.1f}" if time.lowest_good_rate else ""
+            clauses.append(f"{time.culprit_rate:,.1f} useful tokens a second{limit}")
+    elif memory and memory.culprit and (subject is None or subject.criterion.kind is not CriterionKind.CRASH):
+        words = "stopped at" if memory.truncated else "peak"
+        clauses.append(
+            f"{words} {show_bytes(memory.culprit.allocated_bytes)}"
+            + (f" against a capacity of {show_bytes(memory.capacity_bytes)}" if memory.capacity_bytes else "")
+        )
+    said = "; ".join(clause for clause in clauses if clause)
+    return f": {said}." if said else "."
+
+
+def _plain(text: str) -> tuple[Run, ...]:
+    return (Run(text=text),)
+
+
+def _sentence(text: str) -> str:
+    shown = visible(text) or "no reason was recorded"
+    return shown if shown.endswith((".", "!", "?")) else f"{shown}."

@@ -1,0 +1,1 @@
+"""A report for people: Markdown, one HTML page, SVG pictures, plain text."""

@@ -1,0 +1,341 @@
+"""The culprit report: everything that people and programs are told about a finished bisection.
+
+`build_report` is a pure function of the specification, the ledger, the finding and the evidence that
+needed I/O to be gathered. Verdicts are derived here from the ledger, as everywhere. How a report
+looks is `rendering`'s matter; the JSON is described in docs/reference/report.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bisection.attribution import ModelDelta, attribute, is_whole
+from bisection.commit_record import best_measurement, commit_in, commit_verdicts, compared_commits, trial_row
+from bisection.commits import Commit, CommitRange
+from bisection.configuration_delta import KeyChange, configuration_delta
+from bisection.criteria import CriterionKind
+from bisection.finding import Finding, FindingKind
+from bisection.headline import headline, plain_text
+from bisection.json_shapes import decode_fields, encode_fields
+from bisection.ledger import LedgerEntry, Purpose
+from bisection.measurement import Measurement, Outcome
+from bisection.regression import Regression
+from bisection.report_parts import (
+    DiffSummary,
+    FileChange,
+    Link,
+    MemoryPicture,
+    PinChange,
+    PinKind,
+    Posterior,
+    RemedyRow,
+    Run,
+    Simulation,
+    Subject,
+    Suspicion,
+    TimePicture,
+    TrialRow,
+)
+from bisection.specification import BisectionSpec
+from bisection.way_back import Launch, Recipe, RevertOutcome, git_bisect_log, reproduce, way_back
+
+__all__ = ["CulpritReport", "Evidence", "build_report", "compared_commits", "rejected_report"]
+
+VERSION = 1
+
+_SIMULATED_DEVICES = frozenset({"cpu", "dry_run"})
+_HASH = re.compile(r"[0-9a-f]{40}")
+_LOCKED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;\\]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a report needs besides the ledger: gathered by workers, by I/O. All of it may be missing.
+
+    ``parent_*`` and ``culprit_*`` belong to the commits that `compared_commits` names.
+    """
+
+    bisection: str = ""
+    repository: str = ""
+    profile: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    parent_config: Mapping[str, Any] | None = None  #: the resolved configuration, nested
+    culprit_config: Mapping[str, Any] | None = None
+    parent_folders: tuple[str, ...] = ()  #: the run's own folders, see `configuration_delta`
+    culprit_folders: tuple[str, ...] = ()
+    parent_lock: str = ""  #: text of the lock
+    culprit_lock: str = ""
+    diff_summary: DiffSummary | None = None
+    revert: RevertOutcome = RevertOutcome.NOT_TRIED
+    conflicts: tuple[str, ...] = ()  #: paths in which the revert conflicts
+    remedies: tuple[RemedyRow, ...] = ()
+    comparison: ModelDelta | None = None  #: of the estimates of the two configurations
+    launch: Launch | None = None
+    posterior: Mapping[str, float] = field(default_factory=dict)  #: `Search.probabilities`
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CulpritReport:
+    """A frozen, versioned report. ``subject`` is None where the range could not be resolved."""
+
+    headline: tuple[Run, ...]
+    finding: Finding
+    subject: Subject | None = None
+    culprit: Commit | None = None
+    parent: Commit | None = None
+    suspects: tuple[Commit, ...] = ()  #: the commits of the finding, oldest first
+    commits: tuple[Commit, ...] = ()  #: the range, oldest first
+    compared: tuple[str, ...] = ()  #: the two commits whose measurements are compared
+    regression: Regression | None = None
+    config_delta: tuple[KeyChange, ...] | None = None  #: None: not both configurations are known
+    pin_delta: tuple[PinChange, ...] = ()
+    diff_summary: DiffSummary | None = None
+    remedies: tuple[RemedyRow, ...] = ()
+    trials: tuple[TrialRow, ...] = ()
+    posterior: Posterior = Posterior()
+    memory: MemoryPicture | None = None
+    time: TimePicture | None = None
+    way_back: tuple[Recipe, ...] = ()
+    reproduce: Recipe | None = None
+    git_bisect_log: str = ""
+    simulated: bool = False
+    simulation: Simulation | None = None
+    links: tuple[Link, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """The headline as plain text."""
+        return plain_text(self.headline)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": VERSION, "summary": self.summary, **encode_fields(self)}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> CulpritReport:
+        """Raises ValueError for another version and for what is not a report."""
+        if row.get("version") != VERSION:
+            raise ValueError(
+                f"report version {row.get('version')!r} is not known here (this reads {VERSION})"
+            )
+        report: CulpritReport = decode_fields(cls, row)
+        return report
+
+
+def rejected_report(finding: Finding, evidence: Evidence) -> CulpritReport:
+    """For a request whose range could not be resolved: there is no specification and no trial."""
+    return CulpritReport(
+        headline=headline(None, finding, (), None, None, None),
+        finding=finding,
+        links=_links(finding, ()),
+        notes=evidence.notes,
+    )
+
+
+def build_report(
+    spec: BisectionSpec, ledger: Sequence[LedgerEntry], finding: Finding, evidence: Evidence
+) -> CulpritReport:
+    """The report of a finished bisection.
+
+    Raises ValueError if the finding names a commit that is not in the range.
+    """
+    commits = _of_finding(spec.range, finding)
+    found = finding.kind is FindingKind.FOUND
+    culprit = commits[0] if found else None
+    parent = commit_in(spec.range, finding.parent) if found and finding.parent else None
+    trials = tuple(trial_row(spec, entry) for entry in ledger)
+    verdicts = commit_verdicts(spec, ledger)
+    subject = Subject(
+        bisection=evidence.bisection,
+        repository=evidence.repository,
+        profile=evidence.profile,
+        criterion=spec.criterion,
+        good=spec.range.good.hash,
+        bad=spec.range.bad.hash,
+        commits=len(spec.range.commits),
+        started_at=evidence.started_at,
+        finished_at=evidence.finished_at,
+    )
+    pair = compared_commits(spec, ledger, finding)
+    before, after = (best_measurement(spec.range, ledger, c) if c else None for c in (pair or (None, None)))
+    changes = _config_delta(evidence)
+    pin_delta = _pin_delta(spec.range, pair, evidence) if pair else ()
+    regression = None
+    # Without a regression there are two ends to show, but nothing to attribute.
+    blames = finding.kind in (FindingKind.FOUND, FindingKind.SET)
+    if before and after and blames and before.device == after.device:
+        regression = attribute(
+            before,
+            after,
+            comparison=evidence.comparison,
+            criterion=spec.criterion.kind,
+            keys_changed=None if changes is None else len(changes),
+            pins_moved=bool(pin_delta),
+        )
+    memory = _memory(spec, before, after)
+    time = _time(spec, before, after)
+    simulation = _simulation(ledger)
+    target = culprit or (spec.range.bad if finding.kind is not FindingKind.REJECTED else None)
+    return CulpritReport(
+        headline=headline(subject, finding, commits, regression, memory, time),
+        finding=finding,
+        subject=subject,
+        culprit=culprit,
+        parent=parent,
+        suspects=commits,
+        commits=spec.range.commits,
+        compared=pair or (),
+        regression=regression,
+        config_delta=changes,
+        pin_delta=pin_delta,
+        diff_summary=evidence.diff_summary or (_paths_touched(culprit) if culprit else None),
+        remedies=evidence.remedies,
+        trials=trials,
+        posterior=_posterior(spec.range, evidence.posterior),
+        memory=memory,
+        time=time,
+        way_back=way_back(
+            parent=parent,
+            culprit=culprit,
+            changes=changes,
+            revert=evidence.revert,
+            conflicts=evidence.conflicts,
+            launch=evidence.launch,
+        )
+        if parent and culprit
+        else (),
+        reproduce=reproduce(target, evidence.launch) if target else None,
+        git_bisect_log=git_bisect_log(spec.range, verdicts, culprit=culprit.hash if culprit else None)
+        if verdicts
+        else "",
+        simulated=simulation is not None,
+        simulation=simulation,
+        links=_links(finding, trials),
+        notes=(*_ledger_notes(ledger), *evidence.notes),
+    )
+
+
+def _of_finding(commits: CommitRange, finding: Finding) -> tuple[Commit, ...]:
+    return tuple(commit_in(commits, commit_hash) for commit_hash in finding.commits)
+
+
+def _config_delta(evidence: Evidence) -> tuple[KeyChange, ...] | None:
+    if evidence.parent_config is None or evidence.culprit_config is None:
+        return None
+    return configuration_delta(
+        evidence.parent_config,
+        evidence.culprit_config,
+        folders_before=evidence.parent_folders,
+        folders_after=evidence.culprit_folders,
+    )
+
+
+def _pin_delta(commits: CommitRange, pair: tuple[str, str], evidence: Evidence) -> tuple[PinChange, ...]:
+    before, after = (commit_in(commits, commit_hash) for commit_hash in pair)
+    locks = [
+        {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in _LOCKED.findall(text)}
+        for text in (evidence.parent_lock, evidence.culprit_lock)
+    ]
+    changes = []
+    for kind, old, new in (
+        (PinKind.REPOSITORY, before.pins, after.pins),
+        (PinKind.PACKAGE, locks[0], locks[1]),
+    ):
+        changes += [
+            PinChange(kind=kind, name=name, before=old.get(name), after=new.get(name))
+            for name in sorted({*old, *new})
+            if old.get(name) != new.get(name)
+        ]
+    return tuple(changes)
+
+
+def _paths_touched(culprit: Commit) -> DiffSummary:
+    return DiffSummary(files=tuple(FileChange(path=path) for path in culprit.paths))
+
+
+def _posterior(commits: CommitRange, probabilities: Mapping[str, float]) -> Posterior:
+    return Posterior(
+        commits=tuple(
+            Suspicion(hash=commit.hash, probability=probabilities[commit.hash])
+            for commit in commits.commits
+            if commit.hash in probabilities
+        ),
+        others={name: share for name, share in probabilities.items() if not _HASH.fullmatch(name)},
+    )
+
+
+def _memory(
+    spec: BisectionSpec, before: Measurement | None, after: Measurement | None
+) -> MemoryPicture | None:
+    if not ((before and before.peak) or (after and after.peak)):
+        return None
+    capacity = spec.criterion.capacity_bytes
+    if spec.criterion.kind is CriterionKind.PEAK_MEMORY and spec.criterion.threshold:
+        capacity = int(spec.criterion.threshold)
+    return MemoryPicture(
+        parent=before.peak if before else None,
+        culprit=after.peak if after else None,
+        capacity_bytes=capacity,
+        parent_steps=before.steps if before else (),
+        culprit_steps=after.steps if after else (),
+        truncated=any(m is not None and m.peak is not None and not is_whole(m) for m in (before, after)),
+    )
+
+
+def _time(spec: BisectionSpec, before: Measurement | None, after: Measurement | None) -> TimePicture | None:
+    if before is None or after is None or not (before.time.cells and after.time.cells):
+        return None
+    throughput = spec.criterion.kind is CriterionKind.THROUGHPUT
+    return TimePicture(
+        parent=before.time,
+        culprit=after.time,
+        parent_rate=before.useful_tokens_per_second,
+        culprit_rate=after.useful_tokens_per_second,
+        lowest_good_rate=spec.criterion.threshold if throughput else None,
+    )
+
+
+def _simulation(ledger: Sequence[LedgerEntry]) -> Simulation | None:
+    devices = sorted({e.measurement.device for e in ledger} & _SIMULATED_DEVICES)
+    if not devices:
+        return None
+    patches: dict[str, int] = {}
+    for entry in ledger:
+        for name, count in entry.measurement.patches.items():
+            patches[name] = max(count, patches.get(name, 0))
+    notes = [
+        "Bytes are the live tensors of the training process, counted on this device; "
+        "the capacity is simulated."
+    ]
+    if "cpu" in devices:
+        notes.append("Seconds are a CPU's: they do not say how fast a GPU is.")
+    if patches:
+        notes.append(
+            "Stand-ins replaced code that needs a GPU; a GPU runs other kernels, which keep other tensors."
+        )
+    return Simulation(devices=tuple(devices), patches=patches, notes=tuple(notes))
+
+
+def _links(finding: Finding, trials: Sequence[TrialRow]) -> tuple[Link, ...]:
+    names = [finding.problem] if finding.problem else []
+    names += [row.outcome.value for row in trials if row.outcome is not Outcome.COMPLETED]
+    return tuple(Link(name=name, page=f"docs/errors/{name}.md") for name in dict.fromkeys(names))
+
+
+def _ledger_notes(ledger: Sequence[LedgerEntry]) -> list[str]:
+    notes = []
+    workers = {entry.measurement.worker for entry in ledger if entry.measurement.worker}
+    confirmed = any(entry.trial.purpose is Purpose.CONFIRM for entry in ledger)
+    if len(workers) == 1 and confirmed:
+        notes.append(
+            "One worker measured everything: what was repeated ran in a fresh process and workspace, "
+            "but not on another machine."
+        )
+    for entry in ledger:
+        notes += [note for note in entry.measurement.notes if note not in notes]
+    return notes

@@ -1,0 +1,188 @@
+"""The parts of a culprit report: frozen values, JSON by field name.
+
+What each field means to a reader of the JSON is told in docs/reference/report.md. How they are put
+together is `report`'s matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from bisection.commits import State
+from bisection.criteria import Criterion, Verdict
+from bisection.ledger import Purpose
+from bisection.measurement import Outcome, Peak, Step
+from memory_models.breakdown import TimeBreakdown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A stretch of a sentence. ``foreign`` text was written by a stranger: show it as code."""
+
+    text: str
+    foreign: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What was bisected, and for what."""
+
+    bisection: str = ""  #: its identifier
+    repository: str = ""
+    profile: str = ""
+    criterion: Criterion
+    good: str  #: 40 hex digits
+    bad: str
+    commits: int  #: length of the range, both ends included
+    started_at: str = ""  #: UTC, ISO 8601
+    finished_at: str = ""
+
+
+class PinKind(StrEnum):
+    """What a pin holds in place."""
+
+    REPOSITORY = "repository"  #: a gitlink: before and after are hashes
+    PACKAGE = "package"  #: a line of the lock: before and after are versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinChange:
+    """A pin that the culprit moved; None on the side where it does not exist."""
+
+    kind: PinKind
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChange:
+    """Lines are None for a binary file, and where they were not counted."""
+
+    path: str
+    added: int | None = None
+    removed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffSummary:
+    """What the culprit changed against its first parent."""
+
+    files: tuple[FileChange, ...]
+    left_out: int = 0  #: files that are not listed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemedyEstimate:
+    """What re-estimating the changed configuration says; not measured."""
+
+    peak_bytes: int
+    slowdown: float  #: share of the step time, 0.05 is 5 % slower
+    fits: bool  #: under the capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemedyRow:
+    """A proposed change of the configuration. ``proven`` is None where no trial was asked for."""
+
+    title: str
+    change: Mapping[str, Any]
+    estimate: RemedyEstimate
+    saving_bytes: int
+    cost: str = ""
+    legal: bool = True
+    why_not: str = ""  #: the rule that forbids it, if not legal
+    source: str = ""
+    proven: bool | None = None
+    proof: str = ""  #: what the proving trial measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRow:
+    """One trial with its evidence; the verdict is derived from the ledger at the time of the report."""
+
+    sequence: int
+    state: State
+    position: int | None  #: of its commit in the range, from 0; None outside
+    purpose: Purpose
+    attempt: int
+    why: str
+    outcome: Outcome
+    verdict: Verdict
+    reason: str
+    signature: str = ""
+    peak_bytes: int | None = None
+    capacity_bytes: int | None = None  #: the enforced limit; None: measured without one
+    useful_tokens_per_second: float | None = None
+    seconds: float = 0.0
+    worker: str = ""
+    device: str = ""
+    hardware: str = ""
+    real_data: bool | None = None
+    images: int = 0
+    notes: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the state is a commit as it is, without overridden pins or packages."""
+        return not (self.state.pins or self.state.packages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """The posterior that this commit is the first bad one."""
+
+    hash: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """Over the commits of the range, and over the answers that blame none of them."""
+
+    commits: tuple[Suspicion, ...] = ()  #: in the order of the range
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPicture:
+    """The two peaks that were compared, against the capacity, and the steps around them."""
+
+    parent: Peak | None
+    culprit: Peak | None
+    capacity_bytes: int | None = None
+    parent_steps: tuple[Step, ...] = ()
+    culprit_steps: tuple[Step, ...] = ()
+    truncated: bool = False  #: a peak was cut off by a refused allocation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimePicture:
+    """Seconds of a steady step by activity and phase, and useful tokens a second."""
+
+    parent: TimeBreakdown
+    culprit: TimeBreakdown
+    parent_rate: float | None = None
+    culprit_rate: float | None = None
+    lowest_good_rate: float | None = None  #: the criterion's threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """How the figures were made, where no GPU made them."""
+
+    devices: tuple[str, ...]
+    patches: Mapping[str, int] = field(default_factory=dict)  #: stand-in to uses in one trial, the most
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A page of docs/errors that explains an outcome or a problem of this report."""
+
+    name: str
+    page: str  #: path from the top of the firstbad repository

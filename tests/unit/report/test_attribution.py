@@ -1,0 +1,216 @@
+"""Which component, which category and which kind: from measured bytes alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bisection.attribution import attribute, choose_measurement, explained_share
+from bisection.criteria import CriterionKind
+from bisection.measurement import Measurement, Outcome
+from bisection.regression import Origin, RegressionKind
+from memory_models.breakdown import MIB, Activity, Category, Component, Phase, TimeBreakdown
+from tests.unit.report import samples
+from tests.unit.report.samples import C, K, PlantedComparison, measurement, peak, refused, steps
+
+PARENT = measurement()
+
+
+def grown(cell: tuple[Component, Category], mib: float) -> Measurement:
+    return measurement(delta={cell: mib})
+
+
+@pytest.mark.parametrize("component", [c for c in Component if c is not C.RUNTIME])
+def test_the_component_whose_activations_grew_is_named(component: Component) -> None:
+    regression = attribute(PARENT, grown((component, K.ACTIVATIONS), 33.0))
+    assert regression.component is component
+    assert regression.category is K.ACTIVATIONS
+    assert regression.delta_bytes == regression.component_delta_bytes == 33 * MIB
+    assert regression.confidence == "strong"
+
+
+@pytest.mark.parametrize("category", [K.PARAMETERS, K.GRADIENTS, K.OPTIMIZER_STATES])
+def test_more_model_states_are_a_layout(category: Category) -> None:
+    regression = attribute(PARENT, grown((C.EXPERTS, category), 20.0))
+    assert (regression.kind, regression.category) == (RegressionKind.LAYOUT, category)
+
+
+def test_the_answer_does_not_depend_on_the_configuration() -> None:
+    culprit = grown((C.DECODER, K.ACTIVATIONS), 21.0)
+    known = attribute(PARENT, culprit, keys_changed=3)
+    hidden = attribute(PARENT, culprit, keys_changed=None)
+    assert (known.component, known.category, known.kind) == (hidden.component, hidden.category, hidden.kind)
+    assert (known.origin, hidden.origin) == (Origin.CONFIGURATION, Origin.UNKNOWN)
+
+
+def test_more_patches_enter_by_the_vision_tower_though_the_decoder_grows_by_more() -> None:
+    regression = attribute(PARENT, samples.larger_images())
+    assert regression.by_component[C.DECODER] > regression.by_component[C.VISION]
+    assert (regression.component, regression.kind) == (C.VISION, RegressionKind.IMAGE_LOAD)
+    assert any("1836 image patches, 1024 before" in sentence for sentence in regression.evidence)
+
+
+def test_a_few_more_patches_do_not_excuse_experts_that_grew_out_of_proportion() -> None:
+    culprit = measurement(delta={(C.EXPERTS, K.ACTIVATIONS): 60.0, (C.VISION, K.ACTIVATIONS): 1.5})
+    culprit = culprit.evolve(steps=steps(231 * MIB, patches=1100, image_tokens=275))
+    assert attribute(PARENT, culprit).component is C.EXPERTS
+
+
+def test_more_image_tokens_from_as_many_patches_enter_by_the_projector() -> None:
+    culprit = measurement(delta={(C.PROJECTOR, K.ACTIVATIONS): 9.0, (C.DECODER, K.ACTIVATIONS): 30.0}).evolve(
+        steps=steps(210 * MIB, image_tokens=1024)
+    )
+    regression = attribute(PARENT, culprit)
+    assert (regression.component, regression.kind) == (C.PROJECTOR, RegressionKind.IMAGE_LOAD)
+
+
+def test_when_the_peak_moves_to_another_phase_temporaries_do_not_choose_the_component() -> None:
+    moved = peak(
+        {(C.EMBEDDING_AND_LOSS, K.TEMPORARY): 30.0, (C.VISION, K.ACTIVATIONS): 12.0},
+        phase="forward",
+        instant="output_layer forward",
+    )
+    regression = attribute(PARENT, measurement(peak=moved))
+    assert regression.component is C.VISION
+    assert regression.by_component[C.EMBEDDING_AND_LOSS] == 30 * MIB
+    assert any("moved from backward to forward" in sentence for sentence in regression.evidence)
+
+
+def test_within_one_phase_temporaries_count() -> None:
+    regression = attribute(PARENT, grown((C.EMBEDDING_AND_LOSS, K.TEMPORARY), 30.0))
+    assert (regression.component, regression.kind) == (C.EMBEDDING_AND_LOSS, RegressionKind.LOSS)
+
+
+def test_temporaries_count_after_a_move_if_nothing_else_grew() -> None:
+    moved = peak({(C.EMBEDDING_AND_LOSS, K.TEMPORARY): 30.0}, phase="forward", instant="output_layer forward")
+    assert attribute(PARENT, measurement(peak=moved)).component is C.EMBEDDING_AND_LOSS
+
+
+def test_bytes_that_stay_after_the_step_are_a_retention() -> None:
+    culprit = grown((C.EXPERTS, K.ACTIVATIONS), 25.0)
+    leaking = culprit.evolve(steps=steps(196 * MIB, growth_mib=8.0))
+    kept = culprit.evolve(steps=steps(196 * MIB, retained_mib=120.0))
+    assert attribute(PARENT, leaking).kind is RegressionKind.RETENTION
+    assert attribute(PARENT, kept).kind is RegressionKind.RETENTION
+
+
+def test_a_peak_that_grew_in_the_first_step_alone_is_a_first_step() -> None:
+    first = peak({(C.DECODER, K.ACTIVATIONS): 40.0}, step=0)
+    base = PARENT.peak
+    assert base is not None
+    rows = steps(base.allocated_bytes)
+    high = type(rows[0])(**{**rows[0].__dict__, "peak_bytes": first.allocated_bytes})
+    regression = attribute(PARENT, measurement(peak=first, steps=(high, *rows[1:])))
+    assert regression.kind is RegressionKind.FIRST_STEP
+
+
+def test_experts_whose_peak_swings_at_equal_tokens_are_unevenly_loaded() -> None:
+    culprit = grown((C.EXPERTS, K.ACTIVATIONS), 25.0).evolve(steps=steps(196 * MIB, swing_mib=20.0))
+    assert attribute(PARENT, culprit).kind is RegressionKind.IMBALANCE
+
+
+def test_reserved_bytes_that_allocated_ones_do_not_explain_are_fragmentation() -> None:
+    culprit = measurement(peak=peak({(C.DECODER, K.ACTIVATIONS): 1.0}, unusable=60.0), device="cuda")
+    regression = attribute(PARENT.evolve(device="cuda"), culprit)
+    assert (regression.component, regression.category) == (C.RUNTIME, K.FRAGMENTATION)
+    assert regression.category_delta_bytes == 60 * MIB
+    assert regression.delta_bytes == 61 * MIB
+
+
+def test_growth_in_no_module_after_moving_only_pins_is_the_environments() -> None:
+    culprit = grown((C.RUNTIME, K.CONTEXT), 18.0)
+    assert attribute(PARENT, culprit, keys_changed=0, pins_moved=True).kind is RegressionKind.ENVIRONMENT
+    assert attribute(PARENT, culprit, keys_changed=0).kind is RegressionKind.ACTIVATIONS
+
+
+def test_components_that_grew_alike_are_told_and_lower_the_claim() -> None:
+    culprit = measurement(delta={(C.EXPERTS, K.ACTIVATIONS): 20.0, (C.DECODER, K.ACTIVATIONS): 19.5})
+    regression = attribute(PARENT, culprit)
+    assert regression.component is C.EXPERTS
+    assert regression.confidence == "moderate"
+    assert any("decoder grew by nearly as much" in sentence for sentence in regression.evidence)
+
+
+def test_a_whole_peak_is_chosen_over_a_truncated_one_whatever_the_order() -> None:
+    whole = measurement(delta=samples.EXPERTS_DELTA)
+    cut = refused("0" * 40, samples.EXPERTS_DELTA)
+    assert choose_measurement([cut, whole, cut]) is whole
+    assert choose_measurement([cut]) is cut
+    assert choose_measurement([]) is None
+
+
+def test_a_truncated_peak_still_names_the_component_and_says_that_it_is_a_lower_bound() -> None:
+    regression = attribute(PARENT, refused("0" * 40, samples.EXPERTS_DELTA))
+    assert regression.component is C.EXPERTS
+    assert regression.truncated
+    assert regression.confidence != "strong"
+    assert any("lower bound" in sentence for sentence in regression.evidence)
+
+
+def test_a_difference_below_the_grain_is_a_weak_claim() -> None:
+    assert attribute(PARENT, grown((C.EXPERTS, K.ACTIVATIONS), 0.1)).confidence == "weak"
+
+
+def test_slower_dispatch_is_named_in_seconds() -> None:
+    slow = {**samples.BASE_TIME, (Activity.DISPATCH, Phase.BACKWARD): 0.323}
+    regression = attribute(
+        PARENT, measurement(time=TimeBreakdown(cells=slow)), criterion=CriterionKind.THROUGHPUT
+    )
+    assert (regression.kind, regression.activity) == (RegressionKind.THROUGHPUT, Activity.DISPATCH)
+    assert regression.phase == "backward"
+    assert regression.delta_seconds == pytest.approx(0.3)
+    assert regression.delta_bytes is None
+
+
+def test_fewer_useful_tokens_at_equal_seconds_are_the_datas() -> None:
+    culprit = measurement(steps=steps(171 * MIB, image_tokens=64, patches=256))
+    regression = attribute(PARENT, culprit, criterion=CriterionKind.THROUGHPUT)
+    assert regression.activity is Activity.DATA
+
+
+def test_a_crash_has_no_bytes_but_its_signature() -> None:
+    crashed = Measurement(
+        outcome=Outcome.CRASHED,
+        state=PARENT.state,
+        device="cpu",
+        signature="TypeError bridge.vlm_step:forward",
+    )
+    regression = attribute(PARENT, crashed, criterion=CriterionKind.CRASH)
+    assert (regression.kind, regression.component) == (RegressionKind.FAILURE, None)
+    assert "TypeError bridge.vlm_step:forward" in regression.evidence[0]
+
+
+def test_measurements_of_two_devices_do_not_compare() -> None:
+    with pytest.raises(ValueError, match="on one kind of device"):
+        attribute(PARENT, PARENT.evolve(device="cuda"))
+
+
+def test_the_explained_share_is_one_only_for_the_right_component() -> None:
+    measured = {C.EXPERTS: 40 * MIB}
+    assert explained_share(measured, {(C.EXPERTS, K.ACTIVATIONS): 40 * MIB}) == 1.0
+    assert explained_share(measured, {(C.EXPERTS, K.ACTIVATIONS): 30 * MIB}) == 0.75
+    assert explained_share(measured, {(C.VISION, K.ACTIVATIONS): 40 * MIB}) == 0.0
+    assert explained_share({C.EXPERTS: 0}, {}) is None
+
+
+def test_without_a_model_no_share_is_claimed() -> None:
+    culprit = grown((C.EXPERTS, K.ACTIVATIONS), 20.0)
+    assert attribute(PARENT, culprit).explained_share is None
+    planted = PlantedComparison(delta={(C.EXPERTS, K.ACTIVATIONS): 10 * MIB})
+    assert attribute(PARENT, culprit, comparison=planted).explained_share == pytest.approx(0.5)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(Component), st.sampled_from([K.PARAMETERS, K.ACTIVATIONS, K.TEMPORARY])),
+        st.floats(min_value=0, max_value=80),
+        max_size=8,
+    )
+)
+def test_the_components_deltas_always_sum_to_the_peaks(
+    delta: dict[tuple[Component, Category], float],
+) -> None:
+    regression = attribute(PARENT, measurement(delta=delta))
+    assert sum(regression.by_component.values()) == regression.delta_bytes
+    assert sum(cell.delta_bytes for cell in regression.cells) == regression.delta_bytes
