@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, Profile
-from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.adapters.mirror import BadRange, Mirror, MirrorError, MissingPath, UnknownRef, Unreachable
 from bisection.criteria import Criterion
 from bisection.finding import Finding, FindingKind
 from bisection.forecast import forecast
 from bisection.specification import BisectionSpec, Budget
 from workers.context import WorkerContext
+
+#: What git refused, as pages of docs/errors.
+PROBLEMS: Mapping[type[MirrorError], str] = {
+    MirrorError: "repository-unreadable",
+    Unreachable: "repository-unreachable",
+    UnknownRef: "unknown-ref",
+    BadRange: "bad-range",
+    MissingPath: "missing-path",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +68,7 @@ def resolve(
         commits = mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths)
         criterion = criterion_of(request, profile)
     except MirrorError as error:
-        return rejected(str(error), error.problem)
+        return rejected(str(error), PROBLEMS[type(error)])
     except CatalogueError as error:
         return rejected(str(error), "repository-not-registered")
     except ValueError as error:

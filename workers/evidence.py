@@ -1,0 +1,210 @@
+"""What a report needs besides the ledger: configurations, locks, the diff, the revert, the estimates.
+
+Everything here may be missing, and each part alone: a report with a gap and a note
+about it is worth more than none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bisection.adapters.catalogue import CatalogueError, LaunchAdapter, Profile
+from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.adapters.storage.bisections import BisectionRow
+from bisection.adapters.storage.trials import TrialRow, Trials
+from bisection.attribution import choose_measurement
+from bisection.commit_record import compared_commits
+from bisection.finding import Finding, FindingKind
+from bisection.measurement import Measurement
+from bisection.report import Evidence
+from bisection.report_parts import DiffSummary, FileChange, RemedyEstimate, RemedyRow
+from bisection.search import Search
+from bisection.specification import BisectionSpec
+from bisection.way_back import Launch, RevertOutcome
+from memory_models.comparison import Comparison, compare
+from memory_models.job import TrainingJob
+from memory_models.reading import Reading, read_bridge_config
+from memory_models.remedies import Remedy, find_remedies
+from memory_models.shapes import ImageLoad
+from workers.context import WorkerContext
+from workers.resolution import open_mirror
+
+#: More would bury the few that changed something.
+_MOST_FILES = 50
+_MOST_REMEDIES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two commits that are compared: its best measurement, and what it resolved to."""
+
+    commit: str
+    measurement: Measurement | None = None
+    config: Mapping[str, Any] | None = None
+    lock: str = ""
+
+
+def gather_evidence(
+    context: WorkerContext, row: BisectionRow, spec: BisectionSpec, finding: Finding
+) -> Evidence:
+    """Ask the database, git and the memory model."""
+    profile = Profile.model_validate(row.profile)
+    rows = context.trials.of(row.id)
+    ledger = Trials.ledger(rows)
+    notes: list[str] = []
+    evidence = Evidence(
+        bisection=row.id,
+        repository=profile.repository,
+        profile=profile.name,
+        started_at=row.created_at,
+        finished_at=row.updated_at,
+        launch=_launch(profile, row.request.get("overrides") or {}),
+        posterior=Search.replay(spec, ledger).probabilities(),
+    )
+    pair = compared_commits(spec, ledger, finding)
+    if pair is None:
+        return evidence
+    before, after = (_side(context, spec, rows, commit) for commit in pair)
+    try:
+        mirror = open_mirror(context, context.catalogue, profile)
+        before, after = (_with_lock(mirror, profile, side) for side in (before, after))
+        evidence = replace(evidence, **_git_evidence(mirror, spec, finding))
+    except (MirrorError, CatalogueError) as error:
+        notes.append(f"The repository could not be asked for the diff and the lock: {error}")
+    evidence = replace(
+        evidence,
+        parent_config=before.config,
+        culprit_config=after.config,
+        parent_lock=before.lock,
+        culprit_lock=after.lock,
+    )
+    if finding.kind in (FindingKind.FOUND, FindingKind.SET):
+        evidence = replace(evidence, **_estimates(spec, profile, before, after, notes))
+    return replace(evidence, notes=tuple(notes))
+
+
+def _side(context: WorkerContext, spec: BisectionSpec, rows: Sequence[TrialRow], commit_hash: str) -> Side:
+    key = spec.range.commits[spec.range.position(commit_hash)].tree_key
+    same = {c.hash for c in spec.range.commits if c.hash == commit_hash or (key and c.tree_key == key)}
+    measured = {
+        id(row.measurement): row
+        for row in rows
+        if row.measurement is not None and row.trial.state.commit in same
+    }
+    best = choose_measurement([row.measurement for row in measured.values() if row.measurement])
+    if best is None:
+        return Side(commit=commit_hash)
+    text = context.trials.artifact(measured[id(best)].id, "config.json")
+    return Side(commit=commit_hash, measurement=best, config=json.loads(text) if text else None)
+
+
+def _with_lock(mirror: Mirror, profile: Profile, side: Side) -> Side:
+    if not profile.environment.lock:
+        return side
+    try:
+        text = mirror.read_file(side.commit, profile.environment.lock)
+    except MirrorError:
+        return side  # the commit has no lock; the report shows the other side's
+    return replace(side, lock=text.decode(errors="replace"))
+
+
+def _git_evidence(mirror: Mirror, spec: BisectionSpec, finding: Finding) -> dict[str, Any]:
+    if finding.kind is not FindingKind.FOUND or finding.parent is None:
+        return {}
+    culprit = finding.commits[0]
+    changes = mirror.diff_summary(finding.parent, culprit)
+    files = tuple(FileChange(path=c.path, added=c.added, removed=c.removed) for c in changes)
+    revert = mirror.revert(culprit, onto=spec.range.bad.hash)
+    return {
+        "diff_summary": DiffSummary(files=files[:_MOST_FILES], left_out=max(0, len(files) - _MOST_FILES)),
+        "revert": RevertOutcome.CONFLICTS if revert.conflicts else RevertOutcome.CLEAN,
+        "conflicts": tuple(revert.conflicts),
+    }
+
+
+def _launch(profile: Profile, overrides: Mapping[str, Any]) -> Launch:
+    """How people start the job by hand: the last adapter is the one for the newest commits."""
+    adapter: LaunchAdapter = profile.launch[-1]
+    environment = profile.environment
+    return Launch(
+        command=tuple(adapter.command),
+        override_syntax=adapter.override,
+        overrides=dict(overrides),
+        environment=dict(adapter.env),
+        lock_path=environment.lock or "",
+        setup=_setup(profile),
+        python=environment.python
+        if environment.kind == "interpreter" and environment.python
+        else ".venv/bin/python",
+    )
+
+
+def _setup(profile: Profile) -> tuple[tuple[str, ...], ...]:
+    environment = profile.environment
+    if environment.kind != "venv" or not environment.lock:
+        return ()
+    links = tuple(word for folder in environment.find_links for word in ("--find-links", folder))
+    return (
+        ("python3", "-m", "venv", ".venv"),
+        (".venv/bin/python", "-m", "pip", "install", "--no-deps", *links, "-r", environment.lock),
+    )
+
+
+def _estimates(
+    spec: BisectionSpec, profile: Profile, before: Side, after: Side, notes: list[str]
+) -> dict[str, Any]:
+    """The comparison of the two configurations' estimates, and remedies for the bad one."""
+    if before.config is None or after.config is None:
+        notes.append("No estimate: not both resolved configurations were recorded.")
+        return {}
+    try:
+        old, new = (_read(side, profile) for side in (before, after))
+        comparison: Comparison = compare(old.job, new.job)
+        remedies = _remedies(new.job, spec)
+    except ValueError as error:
+        notes.append(f"No estimate: the memory model cannot follow this configuration: {error}")
+        return {}
+    notes += [f"Memory model: {note}" for note in new.notes]
+    if new.ignored:
+        notes.append("The memory model does not follow: " + "; ".join(new.ignored))
+    return {"comparison": comparison, "remedies": remedies}
+
+
+def _read(side: Side, profile: Profile) -> Reading:
+    assert side.config is not None  # the caller looked
+    world_size = max(profile.gpus, *(adapter.processes for adapter in profile.launch))
+    return read_bridge_config(side.config, world_size=world_size, images=_image_load(side))
+
+
+def _image_load(side: Side) -> ImageLoad | None:
+    """Images and patches of a sample, as measured; None where no step told."""
+    measurement = side.measurement
+    batch = (side.config or {}).get("train", {}).get("global_batch_size")
+    if measurement is None or not measurement.steps or not batch:
+        return None
+    samples = batch * len(measurement.steps)
+    patches = sum(step.patches for step in measurement.steps)
+    return ImageLoad(patches=round(patches / samples), images=max(1, round(measurement.images / samples)))
+
+
+def _remedies(job: TrainingJob, spec: BisectionSpec) -> tuple[RemedyRow, ...]:
+    capacity = spec.criterion.capacity_bytes
+    if capacity is None:
+        return ()
+    return tuple(_row(remedy) for remedy in find_remedies(job, capacity)[:_MOST_REMEDIES])
+
+
+def _row(remedy: Remedy) -> RemedyRow:
+    return RemedyRow(
+        title=remedy.title,
+        change=dict(remedy.change),
+        estimate=RemedyEstimate(peak_bytes=remedy.estimate_bytes, slowdown=remedy.slowdown, fits=remedy.fits),
+        saving_bytes=remedy.saving_bytes,
+        cost=remedy.cost,
+        legal=remedy.legal,
+        why_not=remedy.why_not,
+        source=remedy.source,
+    )

@@ -1,0 +1,31 @@
+"""The last step of a bisection: from finding and ledger to the stored report."""
+
+from __future__ import annotations
+
+from bisection.adapters.storage.bisections import BisectionRow
+from bisection.adapters.storage.trials import Trials
+from bisection.finding import Finding
+from bisection.report import CulpritReport, Evidence, build_report, rejected_report
+from workers.context import WorkerContext
+from workers.evidence import gather_evidence
+
+
+def make_report(context: WorkerContext, row: BisectionRow) -> CulpritReport:
+    """Pure but for the evidence; the same rows give the same report."""
+    assert row.finding is not None  # reporting starts with a finding
+    finding = Finding.from_json(row.finding)
+    spec = row.specification
+    if spec is None:
+        profile = row.profile
+        return rejected_report(
+            finding,
+            Evidence(
+                bisection=row.id,
+                repository=profile.get("repository", ""),
+                profile=profile.get("name", ""),
+                started_at=row.created_at,
+                finished_at=row.updated_at,
+            ),
+        )
+    ledger = Trials.ledger(context.trials.of(row.id))
+    return build_report(spec, ledger, finding, gather_evidence(context, row, spec, finding))
