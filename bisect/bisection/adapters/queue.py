@@ -61,6 +61,15 @@ class Queue:
         """Say that a pool's queue has a trial to run."""
         return self._send(WORK, [queue], queue)
 
+    def is_reachable(self) -> bool:
+        """Whether the broker takes a connection now. For people to look at; nothing depends on it."""
+        try:
+            with self._application.connection_for_write(connect_timeout=1) as connection:
+                connection.ensure_connection(max_retries=1, interval_start=0, timeout=1)
+        except (OperationalError, OSError):
+            return False
+        return True
+
     def _send(self, task: str, arguments: list[str], queue: str) -> bool:
         try:
             self._application.send_task(task, args=arguments, queue=queue)

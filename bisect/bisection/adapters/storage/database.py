@@ -17,6 +17,8 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import Engine
 
@@ -61,15 +63,26 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the schema to the newest version; safe to call from several processes at once."""
-        folder = Path(__file__).parent / "migrations"
-        configuration = Config()
-        configuration.set_main_option("script_location", str(folder).replace("%", "%%"))
+        configuration = _migrations()
         with self.write() as connection:
             configuration.attributes["connection"] = connection
             command.upgrade(configuration, "head")
 
+    def is_migrated(self) -> bool:
+        """Whether the schema is the newest that this code knows. Raises if there is no answer."""
+        newest = ScriptDirectory.from_config(_migrations()).get_current_head()
+        with self.read() as connection:
+            return MigrationContext.configure(connection).get_current_revision() == newest
+
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _migrations() -> Config:
+    folder = Path(__file__).parent / "migrations"
+    configuration = Config()
+    configuration.set_main_option("script_location", str(folder).replace("%", "%%"))
+    return configuration
 
 
 def _configure_sqlite(engine: Engine) -> None:

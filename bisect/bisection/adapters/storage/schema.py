@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     Float,
@@ -114,6 +115,18 @@ deliveries = Table(
     Column("event", String(60), nullable=False),
     Column("result", Text, nullable=False),
     Column("bisection_id", String(32)),
+)
+
+# Runs of a webhook's workflow that succeeded; a later failure's range starts at the newest.
+green_runs = Table(
+    "green_runs",
+    metadata,
+    Column("repository", String(140), primary_key=True),  # owner/name at GitHub
+    Column("workflow", String(200), primary_key=True),
+    Column("branch", String(255), primary_key=True),
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("head_sha", String(40), nullable=False),
+    Column("seen_at", String(32), nullable=False),
 )
 
 tokens = Table(
