@@ -1,0 +1,182 @@
+"""When a search is over, and what its answer is.
+
+Here lives the rule for naming a commit, and the answers at any other time. What to
+try next is `placement`'s matter, how an answer reads `narration`'s.
+
+Open states cut the line into stretches (lower, upper]: the regression began in
+one of them. A stretch is the answer when the belief in it is high enough, its lower
+state passed and its upper state failed, at least twice each and on different
+workers. If it holds one state, that is the culprit; if it holds more, those in it
+cannot be tested and the answer is a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bisection import narration
+from bisection.evidence import END_SKIPS, Evidence, StateEvidence
+from bisection.finding import Finding, FindingKind
+from bisection.posterior import Posterior
+from bisection.specification import BisectionSpec
+from bisection.states import Line
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Trials that must agree before a commit is named, at the culprit and at its parent.
+AGREEING_TRIALS = 2
+#: With so many agreeing trials a second worker is no longer waited for: there seems to be none.
+TRIALS_WITHOUT_SECOND_WORKER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """All that is known and believed at one moment of a search."""
+
+    spec: BisectionSpec
+    line: Line
+    evidence: Evidence
+    posterior: Posterior
+    open: Integers  #: groups that can be tested, ascending
+
+    def stretch_belief(self) -> Floats:
+        """(len(open)+1,) belief that the first bad state lies in each stretch.
+
+        Stretch k is (open[k-1], open[k]]; the first begins with "the good end is bad", the last ends with
+        "no culprit".
+        """
+        up_to = np.cumsum(self.posterior.belief)[self.open]
+        return np.diff(np.concatenate([[0.0], up_to, [1.0]]))
+
+    def still_to_agree(self, group: int, *, bad: bool) -> int:
+        """How many more trials must fail (or pass) at this state before an answer may rest on it."""
+        state = self.evidence.of(group)
+        count = state.failures if bad else state.passes
+        workers = state.failing_workers if bad else state.passing_workers
+        missing = AGREEING_TRIALS - count
+        if self.spec.workers > 1 and count < TRIALS_WITHOUT_SECOND_WORKER:
+            missing = max(missing, AGREEING_TRIALS - len(workers))
+        return max(missing, 0)
+
+
+def conclusion(standing: Standing) -> Finding | None:
+    """The answer, if the search is over without any limit having been reached."""
+    line, evidence = standing.line, standing.evidence
+    if len(line) == 1:
+        return Finding(
+            kind=FindingKind.NONE, confidence=1.0, why=narration.same_state(line), problem="same-state"
+        )
+    untestable = _untestable_ends(standing)
+    if untestable is not None:
+        return untestable
+    belief = standing.stretch_belief()
+    best = int(np.argmax(belief))
+    if belief[best] < standing.spec.confidence:
+        return None
+    lower = int(standing.open[best - 1]) if best > 0 else None
+    upper = int(standing.open[best]) if best < len(standing.open) else None
+    if lower is not None and standing.still_to_agree(lower, bad=False):
+        return None
+    if upper is not None and standing.still_to_agree(upper, bad=True):
+        return None
+    confidence = float(belief[best])
+    if lower is None and upper == 0:
+        return Finding(
+            kind=FindingKind.NONE,
+            confidence=confidence,
+            why=narration.good_end_is_bad(line, evidence),
+            problem="good-end-is-bad",
+        )
+    if upper is None and lower == line.last:
+        return Finding(
+            kind=FindingKind.NONE,
+            confidence=confidence,
+            why=narration.bad_end_passes(line, evidence),
+            problem="bad-end-passes",
+        )
+    first = 1 if lower is None else lower + 1
+    last = line.last if upper is None else upper
+    if first == last and lower is not None and upper is not None:
+        return Finding(
+            kind=FindingKind.FOUND,
+            commits=(line.first_commit(last).hash,),
+            parent=line.parent(last).hash,
+            confidence=confidence,
+            why=narration.found(line, evidence, last, standing.spec.workers),
+        )
+    return Finding(
+        kind=FindingKind.SET,
+        commits=_hashes(line, range(first, last + 1)),
+        confidence=confidence,
+        why=narration.untestable_stretch(line, evidence, first, last),
+        problem="good-end-untestable" if lower is None else "untestable-stretch",
+    )
+
+
+def _untestable_ends(standing: Standing) -> Finding | None:
+    """The answer where the bad end cannot be tested, or nothing can."""
+    line, evidence = standing.line, standing.evidence
+    bad_end, good_end = evidence.of(line.last), evidence.of(0)
+    if not _given_up(bad_end):
+        return None
+    if not good_end.testable and good_end.untestable_trials == 0:
+        return None  # one trial of the good end tells a broken bad end from a broken profile
+    if not good_end.testable:
+        return Finding(
+            kind=FindingKind.SET,
+            commits=_hashes(line, range(1, len(line))),
+            confidence=float(standing.posterior.belief[1:-1].sum()),
+            why=narration.nothing_testable(line, evidence),
+            problem="all-untestable",
+        )
+    return Finding(
+        kind=FindingKind.NONE,
+        confidence=0.0,
+        why=narration.bad_end_untestable(line, evidence),
+        problem="bad-end-untestable",
+    )
+
+
+def _given_up(end: StateEvidence) -> bool:
+    return not end.testable and end.untestable_trials >= END_SKIPS
+
+
+def best_answer(standing: Standing, why: str, problem: str) -> Finding:
+    """The best answer so far, for a search that must stop now; ``why`` says what stopped it.
+
+    The smallest set of suspects that with the null hypotheses reaches the confidence asked for. None of
+    its commits is confirmed, even if it is only one.
+    """
+    over = conclusion(standing)
+    if over is not None:
+        return over
+    belief = standing.posterior.belief
+    order = np.argsort(-belief, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(belief[order]), standing.spec.confidence)) + 1
+    chosen = sorted(int(c) for c in order[:enough])
+    suspects = [c for c in chosen if 0 < c < len(belief) - 1]
+    null = float(belief[0] + belief[-1])
+    if not suspects or null >= standing.spec.confidence:
+        which = "good-end-is-bad" if belief[0] > belief[-1] else "bad-end-passes"
+        return Finding(
+            kind=FindingKind.NONE,
+            confidence=float(max(belief[0], belief[-1])),
+            why=f"{why} {narration.leaning_to_none(which)}",
+            problem=problem,
+        )
+    return Finding(
+        kind=FindingKind.SET,
+        commits=_hashes(standing.line, suspects),
+        confidence=float(belief[suspects].sum()),
+        why=f"{why} {narration.best_so_far(standing.line, standing.posterior, suspects)}",
+        problem=problem,
+    )
+
+
+def _hashes(line: Line, groups: Sequence[int] | range) -> tuple[str, ...]:
+    return tuple(line.first_commit(group).hash for group in groups)

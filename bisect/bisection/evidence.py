@@ -1,0 +1,147 @@
+"""What the finished trials say of each state: verdicts, failure signatures, workers, values.
+
+Here a ledger becomes evidence. Verdicts come from `criteria.judge` alone; what is
+added is what no single measurement can tell: which signature is the one looked
+for, when a lost trial counts as untestable, and how sure a measured value makes
+its verdict. No probability of a commit is computed here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bisection.criteria import Criterion, Judgement, Verdict, judge
+from bisection.ledger import LedgerEntry
+from bisection.measurement import Outcome
+
+#: A state whose trials are lost this often in a row counts as untestable: three crashes of the worker
+#: are no longer chance, and a fourth costs as much as looking at a neighbour.
+LOST_IN_A_ROW = 3
+#: An end must be found untestable twice before that is believed: the whole answer hangs on it.
+END_SKIPS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One trial that says something of its state: it is good, or bad in the way looked for."""
+
+    group: int
+    bad: bool
+    worker: str
+    value: float | None  #: what the criterion compares; None where it compares none or it was cut off
+    limit: float | None
+
+
+@dataclass(kw_only=True)
+class StateEvidence:
+    """All that is known of one state. Counts of trials, in order of arrival."""
+
+    passes: int = 0
+    failures: int = 0
+    skips: int = 0
+    lost_in_a_row: int = 0
+    passing_workers: set[str] = field(default_factory=set)
+    failing_workers: set[str] = field(default_factory=set)
+    skip_reasons: list[str] = field(default_factory=list)
+    whole_peak: bool = False  #: a failing trial ran to its end, so the whole peak is known
+
+    @property
+    def testable(self) -> bool:
+        return self.passes + self.failures > 0
+
+    @property
+    def untestable_trials(self) -> int:
+        return self.skips + self.lost_in_a_row // LOST_IN_A_ROW
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The evidence of a ledger at one moment."""
+
+    states: dict[int, StateEvidence]  #: by group; a group without a finished trial is missing
+    observations: tuple[Observation, ...]  #: in order of arrival
+    signature: str  #: of the failure looked for; "" while nothing has failed
+
+    def of(self, group: int) -> StateEvidence:
+        return self.states.get(group) or StateEvidence()
+
+    def known_untestable(self, last: int) -> list[int]:
+        """Groups found untestable and never testable, ascending. ``last`` is the group of the bad end."""
+        return sorted(
+            group
+            for group, state in self.states.items()
+            if not state.testable and state.untestable_trials >= (END_SKIPS if group in (0, last) else 1)
+        )
+
+    def known_testable(self) -> list[int]:
+        """Groups that gave a verdict, ascending."""
+        return sorted(group for group, state in self.states.items() if state.testable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedEntry:
+    """A ledger entry with the group that it speaks of and its judgement."""
+
+    group: int
+    entry: LedgerEntry
+    judgement: Judgement
+
+    @classmethod
+    def of(cls, criterion: Criterion, group: int, entry: LedgerEntry) -> JudgedEntry:
+        return cls(group=group, entry=entry, judgement=judge(criterion, entry.measurement))
+
+
+def gather(judged: Sequence[JudgedEntry], last: int) -> Evidence:
+    """The evidence of judged entries. ``last`` is the group of the bad end."""
+    signature = _signature_looked_for(judged, last)
+    states: dict[int, StateEvidence] = {}
+    observations: list[Observation] = []
+    for item in judged:
+        state = states.setdefault(item.group, StateEvidence())
+        judgement, measurement = item.judgement, item.entry.measurement
+        if judgement.verdict is Verdict.RETRY:
+            state.lost_in_a_row += 1
+            continue
+        state.lost_in_a_row = 0
+        if judgement.verdict is Verdict.SKIP:
+            state.skips += 1
+            state.skip_reasons.append(judgement.why)
+            continue
+        bad = judgement.verdict is Verdict.BAD
+        if bad and judgement.signature != signature:
+            state.skips += 1
+            state.skip_reasons.append(
+                f"it failed with {judgement.signature or 'no signature'}, "
+                f"where the bad end fails with {signature}"
+            )
+            continue
+        if bad:
+            state.failures += 1
+            state.failing_workers.add(measurement.worker)
+            state.whole_peak |= measurement.outcome is Outcome.COMPLETED
+        else:
+            state.passes += 1
+            state.passing_workers.add(measurement.worker)
+        observations.append(
+            Observation(
+                group=item.group,
+                bad=bad,
+                worker=measurement.worker,
+                value=judgement.value if measurement.outcome is Outcome.COMPLETED else None,
+                limit=judgement.limit,
+            )
+        )
+    return Evidence(states=states, observations=tuple(observations), signature=signature)
+
+
+def _signature_looked_for(judged: Sequence[JudgedEntry], last: int) -> str:
+    """The bad end's most common failure; before it failed, that of the youngest state that did."""
+    failed = [item for item in judged if item.judgement.verdict is Verdict.BAD]
+    if not failed:
+        return ""
+    youngest = max(item.group for item in failed)
+    source = last if any(item.group == last for item in failed) else youngest
+    counts = Counter(item.judgement.signature for item in failed if item.group == source)
+    return counts.most_common(1)[0][0]

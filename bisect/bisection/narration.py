@@ -1,0 +1,176 @@
+"""The sentences that tell people why a trial was chosen and what an answer rests on.
+
+Words only: every decision was made elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bisection.evidence import Evidence, StateEvidence
+from bisection.ledger import Purpose
+from bisection.posterior import Posterior
+from bisection.states import Line
+
+
+def percent(share: float) -> str:
+    """A share for people; never rounded to a certainty that nobody has."""
+    if 0.0005 <= share < 0.9995:
+        return f"{100 * share:.1f} %"
+    return "less than 0.1 %" if share < 0.5 else "more than 99.9 %"
+
+
+def trial_reason(
+    line: Line, evidence: Evidence, posterior: Posterior, group: int, purpose: Purpose, bits: float
+) -> str:
+    """Why this state is tried next."""
+    short = line.first_commit(group).short
+    seen = _tally(evidence.of(group))
+    if group == line.last and purpose is Purpose.END:
+        return (
+            f"The bad end {short}: does it fail at all, and with which failure? {seen} "
+            f"Belief that nothing in the range is to blame: {percent(float(posterior.belief[-1]))}."
+        )
+    if group == 0 and purpose is Purpose.END:
+        return (
+            f"The good end {short}: is it good here and now? {seen} "
+            f"Belief that it was bad all along: {percent(float(posterior.belief[0]))}."
+        )
+    before = float(posterior.belief[: group + 1].sum())
+    if purpose is Purpose.CONFIRM:
+        role = "fail" if before >= 0.5 else "pass"
+        return (
+            f"{short} must {role} again before an answer may rest on it. {seen} "
+            f"Belief that it is bad: {percent(before)}."
+        )
+    likely = int(np.searchsorted(np.cumsum(np.sort(posterior.belief[1:-1])[::-1]), 0.95)) + 1
+    return (
+        f"{short} divides the {min(likely, len(line) - 1)} commits still suspected: with {percent(before)} the regression was "
+        f"there by then. {seen} A trial here is expected to tell {bits:.2f} bits."
+    )
+
+
+def _tally(state: StateEvidence) -> str:
+    """What is known of a state, in one sentence."""
+    parts = [
+        f"{verb} {count} time{'s' if count > 1 else ''}"
+        for verb, count in (
+            ("failed", state.failures),
+            ("passed", state.passes),
+            ("could not be judged", state.skips),
+        )
+        if count
+    ]
+    return f"It {' and '.join(parts)} so far." if parts else "It was not tried yet."
+
+
+def _times(count: int, verb: str, workers: set[str]) -> str:
+    where = f" on {len(workers)} workers" if len(workers) > 1 else ""
+    return f"{verb} in {count} trial{'s' if count > 1 else ''}{where}"
+
+
+def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
+    culprit, parent = evidence.of(group), evidence.of(group - 1)
+    sentence = (
+        f"{line.first_commit(group).short} {_times(culprit.failures, 'failed', culprit.failing_workers)}, "
+        f"and its parent {line.parent(group).short} "
+        f"{_times(parent.passes, 'passed', parent.passing_workers)}."
+    )
+    if culprit.passes or parent.failures:
+        sentence += (
+            f" Against it stand {culprit.passes} passing trials of the commit "
+            f"and {parent.failures} failing ones of its parent, taken for flakes."
+        )
+    if line.parent(group).hash != line.first_commit(group - 1).hash:
+        sentence += (
+            f" The parent was measured at {line.first_commit(group - 1).short}, "
+            "which is the same state to this profile."
+        )
+    if workers == 1:
+        sentence += " One worker ran all trials, each in a fresh process and workspace."
+    elif min(len(culprit.failing_workers), len(parent.passing_workers)) < 2:
+        sentence += " No second worker took part, so a fault of the one machine is not ruled out."
+    return sentence
+
+
+def good_end_is_bad(line: Line, evidence: Evidence) -> str:
+    good, bad = evidence.of(0), evidence.of(line.last)
+    failed = _times(good.failures, "failed", good.failing_workers)
+    sentence = f"The good end is already bad: {line.first_commit(0).short} {failed}"
+    if bad.failures:
+        also = _times(bad.failures, "it failed", bad.failing_workers)
+        sentence += f", as the bad end does ({also}): both ends fail"
+    return (
+        f"{sentence}. Choose an older good commit; if none is known to be good, the limit, "
+        "the machine or the data may have changed instead of the code."
+    )
+
+
+def bad_end_passes(line: Line, evidence: Evidence) -> str:
+    end = evidence.of(line.last)
+    passed = sum(state.passes for state in evidence.states.values())
+    failed = sum(state.failures for state in evidence.states.values())
+    return (
+        f"The bad end {line.first_commit(line.last).short} "
+        f"{_times(end.passes, 'passed', end.passing_workers)}; over the whole range {passed} trials passed "
+        f"and {failed} failed. Nothing in the range is to blame: the failure was a flake, or its cause lies "
+        "outside the code."
+    )
+
+
+def bad_end_untestable(line: Line, evidence: Evidence) -> str:
+    return (
+        f"The bad end {line.first_commit(line.last).short} does not show the regression that was asked "
+        f"about, and cannot be judged: {_reasons(evidence.of(line.last))}. Choose a bad commit that runs, "
+        "or the criterion that matches its failure."
+    )
+
+
+def nothing_testable(line: Line, evidence: Evidence) -> str:
+    return (
+        f"Neither end can be judged. The bad end {line.first_commit(line.last).short}: "
+        f"{_reasons(evidence.of(line.last))}. The good end {line.first_commit(0).short}: "
+        f"{_reasons(evidence.of(0))}. The profile's launch or environment probably needs repair."
+    )
+
+
+def untestable_stretch(line: Line, evidence: Evidence, first: int, last: int) -> str:
+    lower, upper = evidence.of(first - 1), evidence.of(last)
+    inside = [evidence.of(group) for group in range(first, last)]
+    tried = sum(1 for state in inside if state.untestable_trials)
+    reasons = next((_reasons(state) for state in inside if state.skip_reasons), "their workers were lost")
+    return (
+        f"The regression began in one of {last - first + 1} commits: {line.first_commit(last).short} "
+        f"{_times(upper.failures, 'failed', upper.failing_workers)}, {line.first_commit(first - 1).short} "
+        f"{_times(lower.passes, 'passed', lower.passing_workers)}, and of the commits between them "
+        f"{tried} of {last - first} were tried and none could be judged: {reasons}."
+    )
+
+
+def same_state(line: Line) -> str:
+    return (
+        f"The good end {line.range.good.short} and the bad end {line.range.bad.short} have the same relevant "
+        "trees, pins and environment: nothing between them can change the repro."
+    )
+
+
+def leaning_to_none(which: str) -> str:
+    if which == "good-end-is-bad":
+        return "So far most of the evidence says that the good end was bad all along."
+    return "So far most of the evidence says that nothing in the range is to blame."
+
+
+def best_so_far(line: Line, posterior: Posterior, suspects: Sequence[int]) -> str:
+    likeliest = max(suspects, key=lambda group: float(posterior.belief[group]))
+    return (
+        f"So far {len(suspects)} of {len(line) - 1} suspects remain; the likeliest is "
+        f"{line.first_commit(likeliest).short} with {percent(float(posterior.belief[likeliest]))}, "
+        "not confirmed."
+    )
+
+
+def _reasons(state: StateEvidence) -> str:
+    """The last reason why a state could not be judged, once."""
+    return state.skip_reasons[-1] if state.skip_reasons else "its workers were lost again and again"

@@ -1,0 +1,354 @@
+"""The search: a specification and a ledger give the next trials, or the answer.
+
+Here lives `Search`, which ties the pure parts together and holds the ledger. It does
+no I/O, keeps no clock and draws nothing at random: the same specification and ledger
+always give the same next trials, so a crash anywhere is a replay.
+
+    ledger -> evidence -> posterior -> conclusion, or placement of the next trials
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bisection import narration
+from bisection.answers import Standing, best_answer, conclusion
+from bisection.criteria import CriterionKind
+from bisection.evidence import Evidence, JudgedEntry, Observation, gather
+from bisection.finding import Finding
+from bisection.ledger import LedgerEntry, Purpose, Trial
+from bisection.placement import Outlook
+from bisection.posterior import VALUE_RATES, VERDICT_RATES, Posterior, update
+from bisection.prior import log_prior
+from bisection.skips import closed, untestable_chance
+from bisection.specification import BisectionSpec
+from bisection.spread import fit_spread
+from bisection.states import Line
+
+#: Names of the two hypotheses under which no commit is to blame, in `Search.probabilities`.
+NO_CULPRIT = "no-culprit"
+GOOD_END_IS_BAD = "good-end-is-bad"
+
+#: What a trial is worth, in bits, that an answer will need if the belief in it is certain.
+CONFIRMATION_WORTH = 0.5
+#: Bits below which a worker is left idle while other trials run.
+LEAST_WORTH = 0.05
+#: Bits below which a trial is not worth starting at all.
+WORTHLESS = 1e-4
+#: A running trial that is worth less than this many bits can no longer matter.
+CANCELLED_BELOW = 0.01
+#: What a new environment costs, in trials: building one takes about as long as a short run.
+ENVIRONMENT_COST = 1.0
+
+
+class IllegalEntry(ValueError):
+    """The entry does not continue this ledger. Nothing was recorded.
+
+    The caller's fault: replay the ledger as it was stored, in the order of its sequence numbers.
+    """
+
+
+class Search:
+    """A bisection between two trials. Build it with `replay`; feed it with `record`; ask it with `next`."""
+
+    def __init__(self, spec: BisectionSpec) -> None:
+        self.spec = spec
+        self.line = Line.through(spec.range)
+        self._log_prior = log_prior(self.line) if len(self.line) > 1 else np.zeros(2)
+        self._environments = _numbered([group[0].environment_key for group in self.line.groups])
+        self._known = {commit.hash for commit in spec.range.commits}
+        self._entries: list[LedgerEntry] = []
+        self._keys: set[str] = set()
+        self._judged: list[JudgedEntry] = []
+
+    @classmethod
+    def replay(cls, spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Search:
+        """A search after these entries. Raises `IllegalEntry` if they are not one ledger of this range."""
+        search = cls(spec)
+        for entry in ledger:
+            search.record(entry)
+        return search
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        return tuple(self._entries)
+
+    def record(self, entry: LedgerEntry) -> None:
+        """Take in one finished trial. Raises `IllegalEntry`, and then changes nothing.
+
+        Trials of a revert, and of commits that lie off the line of states, are kept and are no evidence.
+        """
+        state = entry.trial.state
+        if entry.sequence != len(self._entries):
+            raise IllegalEntry(
+                f"entry {entry.sequence} cannot follow {len(self._entries)} entries: "
+                f"the next sequence number is {len(self._entries)}"
+            )
+        if state.commit not in self._known:
+            raise IllegalEntry(f"the state {state.commit} is not a commit of the range")
+        if entry.measurement.state != state:
+            raise IllegalEntry(
+                f"the measurement is of {entry.measurement.state.commit}, the trial was of {state.commit}"
+            )
+        if entry.trial.key in self._keys:
+            raise IllegalEntry(f"trial {entry.trial.key} of {state.commit} was recorded before")
+        self._entries.append(entry)
+        self._keys.add(entry.trial.key)
+        group = self.line.places.get(state.commit)
+        overridden = state.pins or state.packages
+        if group is not None and entry.trial.purpose is not Purpose.REVERT and not overridden:
+            self._judged.append(JudgedEntry.of(self.spec.criterion, group, entry))
+        self.__dict__.pop("_standing", None)
+        self.__dict__.pop("_chance", None)
+
+    def next(self, workers: int, pending: Sequence[Trial] = ()) -> tuple[Trial, ...] | Finding:
+        """The trials to start now, or the answer.
+
+        ``workers`` is how many trials may run at once, those in ``pending`` (started, not yet recorded)
+        included. At most ``workers - len(pending)`` trials are returned; none of them means: wait for
+        the pending ones. With an answer, what is pending may be cancelled.
+        """
+        over = conclusion(self._standing)
+        if over is not None:
+            return over
+        spent = self._spent(len(pending))
+        if spent:
+            return best_answer(self._standing, spent, "budget-spent")
+        left = self.spec.budget.trials - len(self._entries) - len(pending)
+        places = min(workers - len(pending), left)
+        chosen: list[Trial] = []
+        outlook = self._outlook(pending)
+        for _ in range(places):
+            running = [*pending, *chosen]
+            trial = self._place(outlook, running)
+            if trial is None:
+                break
+            chosen.append(trial)
+            outlook = outlook.with_running(self.line.places[trial.state.commit])
+        if chosen or pending:
+            return tuple(chosen)
+        return best_answer(self._standing, "No further trial can tell more.", "nothing-left-to-try")
+
+    def answer_now(self, why: str, problem: str) -> Finding:
+        """The best answer at this moment, for a caller who must stop: a deadline, a cancellation."""
+        return best_answer(self._standing, why, problem)
+
+    def probabilities(self) -> dict[str, float]:
+        """Belief in every suspect by hash, and in `NO_CULPRIT` and `GOOD_END_IS_BAD`; the sum is 1.
+
+        A commit that is the same state as the one before it, or that was undone, has probability 0.
+        """
+        belief = self._standing.posterior.belief
+        probabilities = {commit.hash: 0.0 for commit in self.spec.range.suspects}
+        for group in range(1, len(self.line)):
+            probabilities[self.line.first_commit(group).hash] = float(belief[group])
+        return {**probabilities, NO_CULPRIT: float(belief[-1]), GOOD_END_IS_BAD: float(belief[0])}
+
+    def cancellable(self, pending: Sequence[Trial]) -> tuple[Trial, ...]:
+        """The running trials whose result, whatever it is, can no longer matter."""
+        if conclusion(self._standing) is not None:
+            return tuple(pending)
+        standing, cancellable = self._standing, []
+        needed = self._needed(standing, [])
+        alone = Outlook.of(standing.posterior)
+        for trial in pending:
+            group = self.line.places.get(trial.state.commit)
+            if group is None:
+                continue
+            at = np.array([group])
+            worth = alone.information(at)[0] + CONFIRMATION_WORTH * needed[standing.open == group].sum()
+            if worth < CANCELLED_BELOW:
+                cancellable.append(trial)
+        return tuple(cancellable)
+
+    # -- what is known and believed ------------------------------------------------------------------------
+
+    @cached_property
+    def _standing(self) -> Standing:
+        """What is known and believed after the ledger so far; made anew after each entry."""
+        evidence = gather(self._judged, self.line.last)
+        testable, untestable = evidence.known_testable(), evidence.known_untestable(self.line.last)
+        shut = closed(len(self.line), testable, untestable, self._chance)
+        return Standing(
+            spec=self.spec,
+            line=self.line,
+            evidence=evidence,
+            posterior=self._believe(evidence),
+            open=np.flatnonzero(~shut),
+        )
+
+    @cached_property
+    def _chance(self) -> NDArray[np.float64]:
+        """(G,) the chance that each state is untestable."""
+        evidence = gather(self._judged, self.line.last)
+        return untestable_chance(
+            len(self.line), evidence.known_testable(), evidence.known_untestable(self.line.last)
+        )
+
+    def _believe(self, evidence: Evidence) -> Posterior:
+        """The posterior; where values were measured, verdicts are weighed by their spread.
+
+        Which values belong to bad states is first taken from their verdicts and then, once, from the
+        belief that follows: near the limit a verdict alone would put noise into the wrong class.
+        """
+        seen = evidence.observations
+        groups = np.array([item.group for item in seen], dtype=np.int64)
+        bad = np.array([item.bad for item in seen], dtype=bool)
+        if self.spec.criterion.kind is CriterionKind.CRASH:
+            return update(self._log_prior, groups, bad.astype(float), VERDICT_RATES)
+        distances = self._distances(seen)
+        posterior = update(self._log_prior, groups, _sureness(distances, groups, bad, bad), VALUE_RATES)
+        believed_bad = posterior.bad()[groups] > 0.5
+        return update(self._log_prior, groups, _sureness(distances, groups, bad, believed_bad), VALUE_RATES)
+
+    def _distances(self, seen: Sequence[Observation]) -> NDArray[np.float64]:
+        """(n,) distance of each value from its limit, positive where bad; NaN where there is no value."""
+        sign = -1.0 if self.spec.criterion.kind is CriterionKind.THROUGHPUT else 1.0
+        return np.array(
+            [
+                sign * (item.value - item.limit)
+                if item.value is not None and item.limit is not None
+                else np.nan
+                for item in seen
+            ],
+            dtype=float,
+        )
+
+    # -- what to try next ----------------------------------------------------------------------------------
+
+    def _outlook(self, pending: Sequence[Trial]) -> Outlook:
+        outlook = Outlook.of(self._standing.posterior)
+        for trial in pending:
+            group = self.line.places.get(trial.state.commit)
+            if group is not None:
+                outlook = outlook.with_running(group)
+        return outlook
+
+    def _needed(self, standing: Standing, running: Sequence[Trial]) -> NDArray[np.float64]:
+        """(len(open),) belief that an answer will rest on one more trial of each open state."""
+        belief = standing.stretch_belief()
+        at = [self.line.places.get(trial.state.commit) for trial in running]
+        needed = np.zeros(len(standing.open))
+        for k in np.flatnonzero(np.maximum(belief[:-1], belief[1:]) > 0.01):
+            group = int(standing.open[k])
+            underway = at.count(group)
+            if standing.still_to_agree(group, bad=True) > underway:
+                needed[k] += belief[k]
+            if standing.still_to_agree(group, bad=False) > underway:
+                needed[k] += belief[k + 1]
+        return needed
+
+    def _place(self, outlook: Outlook, running: Sequence[Trial]) -> Trial | None:
+        """The trial that is worth most for its cost, or None if none is worth a worker."""
+        standing = self._standing
+        end = self._untried_end(running)
+        if end is not None:
+            return self._trial(end, running, 0.0, Purpose.END)
+        if not len(standing.open):
+            return None
+        information = outlook.information(standing.open)
+        needed = CONFIRMATION_WORTH * self._needed(standing, running)
+        chance = (1 - self._chance)[standing.open]
+        worth = (information + needed) * chance
+        best = int(np.argmax(worth / self._cost(running)[standing.open]))
+        if worth[best] < (LEAST_WORTH if running else WORTHLESS):
+            return None
+        group = int(standing.open[best])
+        purpose = Purpose.SEARCH
+        tried = standing.evidence.of(group).testable
+        if group in (0, self.line.last) and not tried:
+            purpose = Purpose.END
+        elif tried and needed[best] > information[best]:
+            purpose = Purpose.CONFIRM
+        return self._trial(group, running, float(information[best]), purpose)
+
+    def _untried_end(self, running: Sequence[Trial]) -> int | None:
+        """The bad end until it was judged: its failure is the one that is looked for.
+
+        Where it cannot be tested, the good end tells whether anything can.
+        """
+        standing = self._standing
+        at = {self.line.places.get(trial.state.commit) for trial in running}
+        for end in (self.line.last, 0):
+            state = standing.evidence.of(end)
+            if end not in at and not state.testable and end in standing.open:
+                return end
+            if state.testable:
+                break
+        return None
+
+    def _cost(self, running: Sequence[Trial]) -> NDArray[np.float64]:
+        """(G,) what a trial of each state costs, in plain trials."""
+        trials = [*(entry.trial for entry in self._entries), *running]
+        places = {self.line.places.get(trial.state.commit) for trial in trials} - {None}
+        made = {self._environments[place] for place in places if place is not None}
+        return np.where(np.isin(self._environments, [0, *made]), 1.0, 1 + ENVIRONMENT_COST)
+
+    def _trial(self, group: int, running: Sequence[Trial], bits: float, purpose: Purpose) -> Trial:
+        standing, state = self._standing, self.line.state(group)
+        same = [trial for trial in running if trial.state == state]
+        earlier = [entry for entry in self._entries if entry.trial.state == state]
+        attempts = [trial.attempt for trial in same] + [entry.trial.attempt for entry in earlier]
+        evidence = standing.evidence.of(group)
+        whole_peak_wanted = (
+            self.spec.criterion.kind is CriterionKind.OUT_OF_MEMORY
+            and not evidence.whole_peak
+            and (evidence.failures > 0 or bool(same))
+            and all(trial.enforce_capacity for trial in same)
+        )
+        measured_by = {entry.measurement.worker for entry in earlier} - {""}
+        return Trial(
+            state=state,
+            attempt=max(attempts, default=0) + 1,
+            purpose=purpose,
+            why=narration.trial_reason(
+                self.line, standing.evidence, standing.posterior, group, purpose, bits
+            ),
+            enforce_capacity=not whole_peak_wanted,
+            avoid_workers=tuple(sorted(measured_by)) if self.spec.workers > 1 else (),
+        )
+
+    # -- what may be spent ---------------------------------------------------------------------------------
+
+    def _spent(self, pending: int) -> str:
+        """Why the budget is used up, or "" while it is not.
+
+        Trials that run count as spent, and their results are waited for. Wall time is estimated as
+        the trials' own time over the trials that run at once; a caller with a clock uses `answer_now`.
+        """
+        budget = self.spec.budget
+        seconds = sum(entry.measurement.seconds for entry in self._entries)
+        if len(self._entries) >= budget.trials and not pending:
+            return f"The budget of {budget.trials} trials is spent."
+        gpu_hours = seconds * self.spec.gpus_per_trial / 3600
+        if budget.gpu_hours is not None and gpu_hours >= budget.gpu_hours:
+            return f"The budget of {budget.gpu_hours:g} GPU hours is spent ({gpu_hours:.2f} were used)."
+        if budget.seconds is not None and seconds / self.spec.parallel >= budget.seconds:
+            return f"The budget of {budget.seconds:g} seconds is spent."
+        return ""
+
+
+def _numbered(keys: Sequence[str]) -> NDArray[np.int64]:
+    """A number for each distinct key, from 1; 0 for an unknown environment, which costs nothing extra."""
+    numbers = {"": 0}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def _sureness(
+    distances: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    bad: NDArray[np.bool_],
+    believed_bad: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """(n,) how surely each observation was on the bad side: its plain verdict where no value tells more."""
+    sure = bad.astype(float)
+    spread = fit_spread(distances, groups, believed_bad)
+    if spread is None:
+        return sure
+    # A trial that the allocator cut off has no value: it was at the bad level at least.
+    reached = np.where(np.isnan(distances), np.where(bad, spread.half, -spread.half), distances)
+    return np.asarray(1 / (1 + np.exp(-spread.log_odds(reached))))

@@ -1,0 +1,82 @@
+"""How sure a measured value makes its verdict: the spread of the values against their distance to the limit.
+
+Here lives the noise model of a metric (peak bytes, useful tokens a second), and
+nothing that knows of commits. Values enter as distances from the limit, positive
+on the bad side, so that a limit stays what separates good from bad however much
+the values drift on either side of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+#: Weight of the starting guess of the noise, in measurements: one, so that two or three values outweigh it.
+PRIOR_WEIGHT = 1.0
+#: The starting guess: half the distance from the limit, so that a first value counts like a fair verdict.
+PRIOR_SCALE = 0.5
+#: No value is surer than this of its side; what a metric cannot tell (wrong data, wrong node) remains.
+LARGEST_LOG_ODDS = 9.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Two levels at equal distance around the limit, and Student-t noise on both.
+
+    ``half`` is the distance of either level from the limit, ``scale`` the noise, both in the metric's
+    unit; ``freedom`` the degrees of freedom behind ``scale``.
+    """
+
+    half: float
+    scale: float
+    freedom: float
+
+    def log_odds(self, distances: Floats) -> Floats:
+        """log p(value | bad) - log p(value | good) of each distance.
+
+        Student-t densities around +half and -half:
+        l(x) = (nu+1)/2 * [log(1 + ((x+h)/s)^2/nu) - log(1 + ((x-h)/s)^2/nu)].
+        A value beyond a level is taken as at the level: being worse than bad is no evidence for good, which
+        the heavy tails would otherwise make of it.
+        """
+        inside = np.clip(distances, -self.half, self.half)
+        from_good = ((inside + self.half) / self.scale) ** 2 / self.freedom
+        from_bad = ((inside - self.half) / self.scale) ** 2 / self.freedom
+        odds = (self.freedom + 1) / 2 * (np.log1p(from_good) - np.log1p(from_bad))
+        return np.clip(odds, -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+
+
+def fit_spread(distances: Floats, groups: NDArray[np.int64], bad: Bools) -> Spread | None:
+    """The spread of finite distances, given which of them belong to bad states; None without any value.
+
+    The noise is the scatter within the good and within the bad values, pooled. Where states differ, that
+    contains their drift and errs to the safe side; once states were repeated, the scatter within states
+    takes over as soon as it has three degrees of freedom.
+    """
+    known = np.isfinite(distances)
+    distances, groups, bad = distances[known], groups[known], bad[known]
+    halves = [float(np.median(np.abs(distances[side]))) for side in (bad, ~bad) if side.any()]
+    half = min(halves, default=0.0)
+    if half <= 0:
+        return None
+    squares, freedom = _scatter(distances, bad.astype(np.int64))
+    within_squares, within_freedom = _scatter(distances, groups)
+    if within_freedom >= 3:
+        squares, freedom = within_squares, within_freedom
+    variance = (squares + PRIOR_WEIGHT * (PRIOR_SCALE * half) ** 2) / (freedom + PRIOR_WEIGHT)
+    return Spread(half=half, scale=float(np.sqrt(variance)), freedom=freedom + PRIOR_WEIGHT)
+
+
+def _scatter(values: Floats, labels: NDArray[np.int64]) -> tuple[float, int]:
+    """Sum of squares around the mean of each label, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for label in np.unique(labels):
+        members = values[labels == label]
+        squares += float(((members - members.mean()) ** 2).sum())
+        freedom += len(members) - 1
+    return squares, freedom
