@@ -225,6 +225,7 @@ class Webhook(_Shape):
     branches: Annotated[tuple[str, ...], Field(min_length=1)]
     profile: Name
     secret_file: str  #: path of a file that holds the webhook's secret; never the secret itself
+    good: str | None = None  #: where the range starts while no successful run has been delivered
 
 
 class RepositoryEntry(_Shape):
