@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from bisection.commits import Commit
 from bisection.criteria import CriterionKind
-from bisection.escaping import visible
 from bisection.finding import Finding, FindingKind
 from bisection.quantities import show_bytes, show_confidence
 from bisection.regression import Regression, RegressionKind
+from bisection.rendering.escaping import visible
 from bisection.report_parts import MemoryPicture, Run, Subject, TimePicture
 from memory_models.breakdown import Activity, Category, Component
 
@@ -48,6 +48,9 @@ ACTIVITY_WORDS = {
     Activity.IDLE: "time outside every module",
 }
 
+#: Problems with which the whole range was cleared; with others the search only ended without a name.
+_CLEARED = frozenset({"", "same-state", "good-end-is-bad", "bad-end-passes"})
+
 _LAYER = re.compile(r"\b(?:layers|blocks)\.(\d+)\b")
 _PLAIN_INSTANT = re.compile(r"[\w. :/-]{1,80}", re.ASCII)
 
@@ -75,8 +78,10 @@ def headline(
     if finding.kind is FindingKind.REJECTED:
         return _plain(f"The bisection was not carried out: {_sentence(finding.why)}")
     if finding.kind is FindingKind.NONE:
-        confidence = f" (confidence {show_confidence(finding.confidence)})" if finding.confidence else ""
-        return _plain(f"No commit of the range is to blame{confidence}: {_sentence(finding.why)}")
+        if finding.problem not in _CLEARED:
+            return _plain(f"No commit was named: {_sentence(finding.why)}")
+        confidence = f"(confidence {show_confidence(finding.confidence)})"
+        return _plain(f"No commit of the range is to blame {confidence}: {_sentence(finding.why)}")
     tail = _tail(subject, regression, memory, time)
     confidence = f"(confidence {show_confidence(finding.confidence)})"
     if finding.kind is FindingKind.FOUND:

@@ -240,7 +240,9 @@ def _pin_delta(commits: CommitRange, pair: tuple[str, str], evidence: Evidence) 
     locks = [
         {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in _LOCKED.findall(text)}
         for text in (evidence.parent_lock, evidence.culprit_lock)
-    ]
+        # With one lock unread, every package would seem to have come or gone.
+        if evidence.parent_lock and evidence.culprit_lock
+    ] or [{}, {}]
     changes = []
     for kind, old, new in (
         (PinKind.REPOSITORY, before.pins, after.pins),
@@ -323,7 +325,7 @@ def _simulation(ledger: Sequence[LedgerEntry]) -> Simulation | None:
 
 def _links(finding: Finding, trials: Sequence[TrialRow]) -> tuple[Link, ...]:
     names = [finding.problem] if finding.problem else []
-    names += [row.outcome.value for row in trials if row.outcome is not Outcome.COMPLETED]
+    names += [row.outcome.value.replace("_", "-") for row in trials if row.outcome is not Outcome.COMPLETED]
     return tuple(Link(name=name, page=f"docs/errors/{name}.md") for name in dict.fromkeys(names))
 
 

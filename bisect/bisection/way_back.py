@@ -18,7 +18,7 @@ from typing import Any
 from bisection.commits import Commit, CommitRange
 from bisection.configuration_delta import KeyChange, ValueType
 from bisection.criteria import Verdict
-from bisection.escaping import visible
+from bisection.rendering.escaping import visible
 
 
 class RevertOutcome(StrEnum):

@@ -567,7 +567,7 @@ def credible_set() -> Sample:
             commits=tuple(c.hash for c in line.commits[16:19]),
             confidence=0.9912,
             why="two commits in a row cannot be tested",
-            problem="untestable_block",
+            problem="untestable-stretch",
         ),
         evidence=Evidence(repository="nightly", profile="qwen3-vl-tiny-cpu", launch=LAUNCH),
     )
@@ -589,7 +589,7 @@ def nothing() -> Sample:
             kind=FindingKind.NONE,
             confidence=0.995,
             why="the bad end passes like the good end",
-            problem="bad_passes",
+            problem="bad-end-passes",
         ),
         evidence=Evidence(repository="nightly", profile="qwen3-vl-tiny-cpu", launch=LAUNCH),
     )
@@ -598,5 +598,5 @@ def nothing() -> Sample:
 REJECTED = Finding(
     kind=FindingKind.REJECTED,
     why="the good end 'nightly-green' is not a ref of the repository: fetch it, or give a full hash",
-    problem="unknown_ref",
+    problem="unknown-ref",
 )

@@ -35,12 +35,12 @@ def visible(text: str, *, limit: int = LONGEST_TEXT) -> str:
     return _MARK_PILE.sub(r"\1", shown).strip()
 
 
-def visible_block(text: str, *, limit: int = 20_000) -> str:
-    """Several lines, each made visible; tabs become spaces."""
-    return "\n".join(visible_indented(line) for line in text[:limit].split("\n"))
+def terminal_safe(text: str, *, limit: int = 20_000) -> str:
+    """Several lines for a terminal or a code block, each made visible; tabs become spaces."""
+    return "\n".join(_visible_indented(line) for line in text[:limit].split("\n"))
 
 
-def visible_indented(line: str) -> str:
+def _visible_indented(line: str) -> str:
     stripped = line.lstrip(" ")
     return " " * (len(line) - len(stripped)) + visible(stripped, limit=4_000)
 
@@ -57,6 +57,19 @@ def _escape(character: str) -> str:
 def markup(text: str) -> str:
     """For the text and the attributes of HTML and SVG."""
     return html.escape(visible(text), quote=True)
+
+
+def prose(text: str) -> str:
+    """For GitHub's Markdown: a sentence of ours that may quote a stranger. Only letters come through.
+
+    Mentions, references and bare links act on plain text, and no backslash stops them: an invisible
+    space after their first character does.
+    """
+    shown = re.sub(r"([\\`*_{}\[\]()#+!|~>$-])", r"\\\1", visible(text, limit=4_000))
+    shown = shown.replace("&", "&amp;").replace("<", "&lt;")
+    shown = re.sub(r"([@#])(?=\w)", r"\1&#8203;", shown)
+    shown = re.sub(r"(?i)(\bGH|www)(?=\\?[-.])", r"\1&#8203;", shown)
+    return shown.replace("://", ":&#8203;//")
 
 
 def code_span(text: str, *, in_table: bool = False) -> str:
@@ -76,7 +89,7 @@ def code_span(text: str, *, in_table: bool = False) -> str:
 
 def code_block(text: str, *, language: str = "") -> str:
     """A fenced block for Markdown; the fence is longer than any inside."""
-    shown = visible_block(text.rstrip("\n"))
+    shown = terminal_safe(text.rstrip("\n"))
     runs = [len(run) for run in re.findall(r"`{3,}", shown)]
     fence = "`" * max(3, max(runs, default=0) + 1)
     return f"{fence}{language}\n{shown}\n{fence}"
