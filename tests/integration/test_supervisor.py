@@ -54,17 +54,22 @@ def marked(mark: str) -> set[int]:
     }
 
 
+def start_arguments(
+    folder: Path, *command: str, time_limit: float = 60, output_limit: int = 1000
+) -> list[str]:
+    limits = ["--time-limit", str(time_limit), "--output-limit", str(output_limit)]
+    files = ["--output", str(folder / "log"), "--result", str(folder / "result.json")]
+    return [sys.executable, supervisor.__file__, *limits, *files, "--", *command]
+
+
 def start(
     folder: Path, mark: str, *command: str, time_limit: float = 60, output_limit: int = 10_000
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [
-            sys.executable, supervisor.__file__, "--time-limit", str(time_limit),
-            "--output", str(folder / "log"), "--output-limit", str(output_limit), "--result", str(folder / "result.json"), "--", *command,
-        ],
+        start_arguments(folder, *command, time_limit=time_limit, output_limit=output_limit),
         stdin=subprocess.PIPE,
         env={**os.environ, MARK: mark},
-    )  # fmt: skip
+    )
 
 
 def finish(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
@@ -143,13 +148,6 @@ def test_when_the_owner_dies_nothing_of_the_trial_lives_on(tmp_path: Path, mark:
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not marked(mark)
-
-
-def start_arguments(folder: Path, *command: str) -> list[str]:
-    return [
-        sys.executable, supervisor.__file__, "--time-limit", "60", "--output", str(folder / "log"),
-        "--output-limit", "1000", "--result", str(folder / "result.json"), "--", *command,
-    ]  # fmt: skip
 
 
 def test_a_signal_stops_the_trial(tmp_path: Path, mark: str) -> None:

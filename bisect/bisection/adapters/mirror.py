@@ -37,23 +37,33 @@ _LONGEST_REF = 250
 
 
 class MirrorError(ValueError):
-    """Git could not answer."""
+    """Git could not answer. ``problem`` names the page of the error catalogue."""
+
+    problem = "git-failed"
 
 
 class Unreachable(MirrorError):
     """The repository could not be fetched."""
 
+    problem = "repository-unreachable"
+
 
 class UnknownRef(MirrorError):
     """No commit of that name is in the repository."""
+
+    problem = "unknown-ref"
 
 
 class BadRange(MirrorError):
     """Good and bad do not span a range."""
 
+    problem = "bad-range"
+
 
 class MissingPath(MirrorError):
     """The commit has no such file."""
+
+    problem = "missing-path"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,209 @@
+"""Workspaces from real mirrors: content, pins, copies, damage, eviction, workers at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bisection.adapters.catalogue import Catalogue, RepositoryEntry
+from bisection.adapters.mirror import MirrorError
+from bisection.commits import State
+from tests.repository_scene import RepositoryScene
+from workers.workspaces import WorkspaceRefused, Workspaces
+
+
+class Host:
+    """A worker host with one repository that pins another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.outer = RepositoryScene(folder / "outer")
+        self.core = RepositoryScene(folder / "core")
+        (folder / "catalogue" / "repositories").mkdir(parents=True)
+        self.register("core", self.core)
+        self.register("outer", self.outer, pins={"vendor/core": "core"})
+        self._copies = 0
+
+    def register(self, name: str, scene: RepositoryScene, **fields: object) -> None:
+        row = {"name": name, "url": scene.url, **fields}
+        (self.folder / "catalogue" / "repositories" / f"{name}.yaml").write_text(yaml.safe_dump(row))
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return Catalogue(self.folder / "catalogue")
+
+    @property
+    def repository(self) -> RepositoryEntry:
+        return self.catalogue.repository("outer")
+
+    def workspaces(self, **options: int) -> Workspaces:
+        return Workspaces(self.root, self.catalogue, **options)
+
+    def check_out(self, state: State, **options: int) -> Path:
+        self._copies += 1
+        target = self.folder / f"copy-{self._copies}"
+        return self.workspaces(**options).check_out(self.repository, state, target).folder
+
+    def kept(self) -> list[Path]:
+        return sorted(path for path in (self.root / "workspaces").iterdir() if not path.name.startswith("."))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_workspace_is_the_commit_and_what_it_pins(host: Host) -> None:
+    old = host.core.commit("core", core__py="1")
+    new = host.core.commit("core", core__py="2")
+    host.outer.commit("outer", train__py="x")
+    host.outer.pin("vendor/core", old)
+    commit = host.outer.commit_index("pin")
+    assert files(host.check_out(State(commit=commit))) == {"train.py": "x", "vendor/core/core.py": "1"}
+    moved = State(commit=commit, pins=(("vendor/core", new),))
+    assert files(host.check_out(moved)) == {"train.py": "x", "vendor/core/core.py": "2"}
+    assert len(host.kept()) == 2
+
+
+def test_a_pin_that_is_not_registered_stays_an_empty_folder(host: Host) -> None:
+    host.outer.commit("outer", train__py="x")
+    host.outer.pin("docs/theme", "1" * 40)
+    folder = host.check_out(State(commit=host.outer.commit_index("pin")))
+    assert list((folder / "docs" / "theme").iterdir()) == []
+
+
+def test_a_state_that_overrides_a_pin_the_commit_lacks_is_refused(host: Host) -> None:
+    commit = host.outer.commit("outer", train__py="x")
+    with pytest.raises(WorkspaceRefused, match="no registered pin at vendor/core"):
+        host.check_out(State(commit=commit, pins=(("vendor/core", "1" * 40),)))
+
+
+def test_a_pinned_commit_that_nobody_has_is_told(host: Host) -> None:
+    host.core.commit("core", core__py="1")
+    host.outer.commit("outer", train__py="x")
+    host.outer.pin("vendor/core", "1" * 40)
+    with pytest.raises(MirrorError, match="not even when asked for by its hash"):
+        host.check_out(State(commit=host.outer.commit_index("pin")))
+
+
+def test_states_with_equal_files_share_one_export(host: Host) -> None:
+    first = host.outer.commit("one", a="1")
+    host.outer.commit("two", a="2")
+    third = host.outer.commit("back", a="1")
+    host.check_out(State(commit=first))
+    host.check_out(State(commit=third, packages=(("x", "1"),)))
+    assert len(host.kept()) == 1
+
+
+def test_what_a_run_writes_into_its_files_stays_in_its_own_copy(host: Host) -> None:
+    state = State(commit=host.outer.commit("one", a="1"))
+    mine = host.check_out(state)
+    with (mine / "a").open("r+") as file:
+        file.write("dirty")
+    (mine / "new").write_text("x")
+    assert files(host.check_out(state)) == {"a": "1"}
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing", "added", "half made", "no marker"])
+def test_a_damaged_export_is_discarded_and_made_again(host: Host, damage: str) -> None:
+    state = State(commit=host.outer.commit("one", a="1", b="2"))
+    host.check_out(state)
+    kept = host.kept()[0]
+    if damage == "changed":
+        (kept / "tree" / "a").write_text("longer than before")
+    elif damage == "missing":
+        (kept / "tree" / "b").unlink()
+    elif damage == "added":
+        (kept / "tree" / "c").write_text("x")
+    elif damage == "half made":
+        kept.rename(kept.with_name(f".making-{kept.name}"))
+    else:
+        (kept / "complete.json").unlink()
+    assert files(host.check_out(state)) == {"a": "1", "b": "2"}
+    assert [path.name for path in host.kept()] == [kept.name]
+
+
+def test_what_was_longest_not_used_goes_when_the_disk_budget_is_full(host: Host) -> None:
+    states = [State(commit=host.outer.commit("x", a=letter * 100)) for letter in "abc"]
+    for state in states[:2]:
+        host.check_out(state, budget_bytes=250)
+    host.check_out(states[0], budget_bytes=250)
+    host.check_out(states[2], budget_bytes=250)
+    left = {(path / "tree" / "a").read_text()[0] for path in host.kept()}
+    assert left == {"a", "c"}
+
+
+def test_a_state_larger_than_the_budget_is_refused(host: Host) -> None:
+    with pytest.raises(WorkspaceRefused, match="1000 bytes of files, more than the 10"):
+        host.check_out(State(commit=host.outer.commit("x", a="a" * 1000)), budget_bytes=10)
+
+
+def test_a_link_out_of_the_tree_is_refused_and_leaves_nothing(host: Host) -> None:
+    os.symlink("../../../secret", host.outer.folder / "link")
+    with pytest.raises(WorkspaceRefused, match="leads outside"):
+        host.check_out(State(commit=host.outer.commit("hostile")))
+    assert host.kept() == []
+    assert not [path for path in (host.root / "workspaces").iterdir() if path.name.startswith(".making")]
+
+
+def test_a_pinned_tree_cannot_come_through_a_link(host: Host, tmp_path: Path) -> None:
+    core = host.core.commit("core", core__py="1")
+    (host.outer.folder / "elsewhere").mkdir()
+    host.outer.write("elsewhere/x", "1")
+    os.symlink("elsewhere", host.outer.folder / "vendor")
+    host.outer.commit("link")
+    tree = host.outer.git("ls-tree", "HEAD")
+    pinned = host.outer.git("mktree", "--missing", stdin=f"160000 commit {core}\tcore\n".encode())
+    rows = []
+    for row in tree.splitlines():
+        mode, _, target = row.split("\t")[0].split()
+        rows.append((mode, row.split("\t")[1], target))
+    rows.append(("40000", "vendor", pinned))
+    raw = b"".join(
+        f"{mode.lstrip('0')} {name}".encode() + b"\0" + bytes.fromhex(target) for mode, name, target in rows
+    )
+    commit = host.outer.commit_raw_tree("hostile", raw)
+    with pytest.raises(WorkspaceRefused):
+        host.check_out(State(commit=commit))
+
+
+def _check_out_many(folder: Path, states: list[State], number: int) -> None:
+    catalogue = Catalogue(folder / "catalogue")
+    workspaces = Workspaces(folder / "root", catalogue, budget_bytes=2500)
+    for turn, state in enumerate(states * 3):
+        target = folder / f"worker-{number}-{turn}"
+        workspaces.check_out(catalogue.repository("outer"), state, target)
+        letters = {path.read_text() for path in target.rglob("*") if path.is_file()}
+        assert len(letters) == 1
+        assert len(list(target.iterdir())) == 10
+
+
+def test_workers_at_once_with_eviction_never_see_half_a_workspace(host: Host) -> None:
+    states = []
+    for letter in "abcd":
+        for number in range(10):
+            host.outer.write(f"f{number}", letter * 100)
+        states.append(State(commit=host.outer.commit(letter)))
+    spawn = multiprocessing.get_context("fork")
+    workers = [
+        spawn.Process(target=_check_out_many, args=(host.folder, states[n % 4 :] + states[: n % 4], n))
+        for n in range(6)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 6
