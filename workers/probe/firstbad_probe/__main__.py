@@ -1,4 +1,8 @@
-"""`python -m firstbad_probe SCRIPT ARGS...`: run the script under observation."""
+"""`python -m firstbad_probe SCRIPT ARGS...`: run the script under observation.
+
+The script runs as `__main__` with its own arguments. How it ends is how this
+process ends; the record of the rank is written before.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,47 @@ import runpy
 import sys
 
 from firstbad_probe.imports import ImportCallbacks
+from firstbad_probe.observer import Observer
 from firstbad_probe.patches import Patches
+from firstbad_probe.record import write_record
 from firstbad_probe.settings import read_settings
 
 
 def main() -> None:
     if len(sys.argv) < 2:
         raise SystemExit("usage: python -m firstbad_probe SCRIPT [ARGS...]")
-    settings = read_settings()
-    callbacks = ImportCallbacks()
-    callbacks.install()
-    patches = Patches()
-    if settings.device == "cpu":
-        from firstbad_probe import platform
-
-        platform.install(patches, callbacks, local_world_size=settings.local_world_size)
+    try:
+        settings = read_settings()
+    except ValueError as error:
+        raise SystemExit(f"firstbad_probe: {error}") from None
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    runpy.run_path(script, run_name="__main__")
+    callbacks, patches = ImportCallbacks(), Patches()
+    callbacks.install()
+    observer = Observer(settings)
+    if settings.device == "cpu":
+        from firstbad_probe import platform
+
+        platform.install(
+            patches,
+            callbacks,
+            local_world_size=settings.local_world_size,
+            to_device=observer.storages.to_device,
+        )
+    observer.watch(callbacks)
+    error: BaseException | None = None
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as exit_:
+        error = exit_ if exit_.code else None
+        raise
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        observer.storages.stop()
+        write_record(settings, observer, patches, callbacks, error, script)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@ built from Megatron Core's local, unfused layers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+
 from firstbad_probe.imports import ImportCallbacks
 from firstbad_probe.patches import Patches
 from firstbad_probe.platform import entry_points, megatron, stand_ins
@@ -15,8 +19,17 @@ from firstbad_probe.platform import entry_points, megatron, stand_ins
 __all__ = ["install"]
 
 
-def install(patches: Patches, callbacks: ImportCallbacks, *, local_world_size: int) -> None:
-    """Apply every patch that can be applied now, and arrange for the rest at import time."""
-    entry_points.install(patches, local_world_size=local_world_size)
+def install(
+    patches: Patches,
+    callbacks: ImportCallbacks,
+    *,
+    local_world_size: int,
+    to_device: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Apply every patch that can be applied now, and arrange for the rest at import time.
+
+    `to_device` answers the tensor that a GPU would hold for the given one.
+    """
+    entry_points.install(patches, local_world_size=local_world_size, to_device=to_device)
     stand_ins.install(patches, callbacks)
     megatron.install(patches, callbacks)

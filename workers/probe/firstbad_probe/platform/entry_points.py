@@ -128,10 +128,13 @@ def names_cuda(device: Any) -> bool:
     return isinstance(device, int) and not isinstance(device, bool)
 
 
-def install(patches: Patches, *, local_world_size: int) -> None:
+Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+def install(patches: Patches, *, local_world_size: int, to_device: Move) -> None:
     _python_names()
     _queries(patches, local_world_size)
-    _movement(patches)
+    _movement(patches, to_device)
     _factories(patches)
     # Compiling for a CPU takes longer than the short runs measured here.
     torch.compile = _identity_compile(patches)
@@ -195,22 +198,23 @@ def _queries(patches: Patches, local_world_size: int) -> None:
         setattr(cuda, name, _TensorType(name, (), {"dtype": dtype}))
 
 
-def _movement(patches: Patches) -> None:
+def _movement(patches: Patches, to_device: Move) -> None:
     """Tensor.cuda, Module.cuda, Tensor.to("cuda") and Tensor.type()."""
     move, name_type, move_module = torch.Tensor.to, torch.Tensor.type, torch.nn.Module.to
 
     def to(self: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
-        if args and isinstance(args[0], (str, torch.device)) and names_cuda(args[0]):
+        device = args[0] if args else keywords.get("device")
+        if isinstance(device, (str, torch.device)) and names_cuda(device):
             patches.use("Tensor.to('cuda')")
-            args = (CPU, *args[1:])
-        if (
-            keywords
-            and isinstance(keywords.get("device"), (str, torch.device))
-            and names_cuda(keywords["device"])
-        ):
-            patches.use("Tensor.to('cuda')")
-            keywords["device"] = CPU
+            self = to_device(self)
+            if args:
+                args = (CPU, *args[1:])
+            else:
+                keywords["device"] = CPU
         return move(self, *args, **keywords)
+
+    def cuda(self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        return to_device(self)
 
     def module_to(self: torch.nn.Module, *args: Any, **keywords: Any) -> torch.nn.Module:
         if args and names_cuda(args[0]):
@@ -232,7 +236,7 @@ def _movement(patches: Patches) -> None:
     torch.Tensor.to = to  # type: ignore[method-assign, assignment]
     torch.nn.Module.to = module_to  # type: ignore[method-assign, assignment]
     torch.Tensor.type = type_  # type: ignore[method-assign, assignment]
-    torch.Tensor.cuda = patches.counted("Tensor.cuda", lambda self, *_, **__: self)  # type: ignore[method-assign]
+    torch.Tensor.cuda = patches.counted("Tensor.cuda", cuda)  # type: ignore[method-assign]
     torch.Tensor.pin_memory = patches.counted("Tensor.pin_memory", lambda self, *_, **__: self)  # type: ignore[method-assign]
     torch.nn.Module.cuda = patches.counted("Module.cuda", lambda self, *_, **__: self)  # type: ignore[method-assign]
 

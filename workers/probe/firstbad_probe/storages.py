@@ -1,0 +1,235 @@
+"""The storages that are alive, seen below autograd, and the simulated capacity.
+
+A dispatch mode sees every tensor that an operation gives back; a storage counts
+once, however many views it has, from the operation that made it until Python's
+weak reference says that it is gone. What a storage is for is decided by the
+scope at that moment and corrected by `ownership`.
+
+Not seen: memory inside one operation (a fused kernel's workspace), the
+allocator's fragmentation, the CUDA context and communication buffers.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from firstbad_probe import live_bytes
+from firstbad_probe.components import IDLE, Scope, component_of_classes
+from firstbad_probe.live_bytes import Block, LiveBytes, Parts
+from firstbad_probe.scopes import BUILD, FORWARD, Scopes
+from firstbad_probe.timeline import Timeline
+
+_CATEGORY_OF_PHASE = {BUILD: live_bytes.TEMPORARY, FORWARD: live_bytes.ACTIVATIONS}
+_RESIZING = frozenset({torch.ops.aten.resize_.default, torch.ops.aten.resize_as_.default})
+
+
+class _Reference(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("key",)
+    key: int
+
+
+class Refusal:
+    """The allocation that the simulated capacity refused."""
+
+    def __init__(self, scope: Scope, phase: str, requested_bytes: int, allocated_bytes: int) -> None:
+        self.component = scope.component
+        self.path = scope.path
+        self.phase = phase
+        self.requested_bytes = requested_bytes
+        self.allocated_bytes = allocated_bytes
+
+
+class Storages(TorchDispatchMode):
+    """Counts live storages while entered; raises torch.OutOfMemoryError beyond the capacity."""
+
+    def __init__(self, scopes: Scopes, timeline: Timeline, capacity_bytes: int | None = None) -> None:
+        super().__init__()
+        self.scopes = scopes
+        self.timeline = timeline
+        self.capacity_bytes = capacity_bytes
+        self.live = LiveBytes()
+        self.refusal: Refusal | None = None
+        self._blocks: dict[int, Block] = {}
+        # Storages may die on any thread; the books are kept by the training thread alone.
+        self._dead: deque[_Reference] = deque()
+        self._resize = torch.UntypedStorage.resize_
+        self._active = False
+
+    def start(self) -> None:
+        """From now on, on this thread, until the process ends or `stop`."""
+        if not self._active:
+            self._active = True
+            self.__enter__()
+            self._watch_resizes()
+
+    def stop(self) -> None:
+        if self._active:
+            self._active = False
+            torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        scope = self.scopes.here()
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if self.scopes.host_depth == 0:
+            if func in _RESIZING:
+                self._resized(out.untyped_storage())
+            self._see(out, scope)
+        return out
+
+    def _see(self, out: Any, scope: Scope) -> None:
+        if isinstance(out, torch.Tensor):
+            self._see_storage(out, scope)
+        elif isinstance(out, (list, tuple)):
+            for item in out:
+                self._see(item, scope)
+
+    def _see_storage(self, tensor: torch.Tensor, scope: Scope) -> None:
+        storage = _storage_of(tensor)
+        if storage is None:
+            return
+        if self._dead:
+            self.settle()
+        if storage._cdata not in self._blocks:
+            size_bytes = storage.nbytes()
+            if size_bytes:
+                self._add(storage, live_bytes.rounded(size_bytes), scope)
+
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Count a tensor that comes to the device without an operation (a batch, a parameter)."""
+        self._see_storage(tensor, self.scopes.here())
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host as a GPU would hold it: a copy of its own, which is then counted."""
+        if not self._active or self.scopes.host_depth or tensor.requires_grad:
+            return tensor
+        return tensor if self.block_of(tensor) is not None else tensor.clone()
+
+    def _add(
+        self, storage: torch.UntypedStorage, size_bytes: int, scope: Scope, parts: Parts | None = None
+    ) -> None:
+        phase = self.scopes.phase
+        if parts is None:
+            if phase == BUILD:
+                scope, category = self._under_construction(scope)
+            elif self.scopes.replaying:
+                category = live_bytes.ACTIVATIONS
+            else:
+                category = _CATEGORY_OF_PHASE.get(phase, live_bytes.TEMPORARY)
+            parts = (((scope.component, category), size_bytes),)
+        live = self.live
+        if self.capacity_bytes is not None and live.total_bytes + size_bytes > self.capacity_bytes:
+            self._refuse(scope, size_bytes)
+        block = live.add(size_bytes, parts)
+        reference = _Reference(storage, self._dead.append)
+        reference.key = storage._cdata
+        block.reference = reference
+        self._blocks[storage._cdata] = block
+        if live.at_new_peak:
+            live.remember_peak(step=self.scopes.step, phase=phase, instant=instant(scope, phase))
+        self.timeline.see(self.scopes.step, phase, scope.path, live.total_bytes)
+
+    def _refuse(self, scope: Scope, size_bytes: int) -> None:
+        assert self.capacity_bytes is not None
+        phase, allocated = self.scopes.phase, self.live.total_bytes
+        if self.refusal is None:
+            self.refusal = Refusal(scope, phase, size_bytes, allocated)
+        raise torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {_mib(size_bytes)}. The simulated capacity is "
+            f"{_mib(self.capacity_bytes)}, of which {_mib(self.capacity_bytes - allocated)} is free. "
+            f"Component {scope.component}, {instant(scope, phase)}."
+        )
+
+    def settle(self) -> None:
+        """Take the storages that died since the last look off the books."""
+        while self._dead:
+            reference = self._dead.popleft()
+            block = self._blocks.get(reference.key)
+            if block is not None and block.reference is reference:
+                del self._blocks[reference.key]
+                self.live.remove(block)
+
+    def begin_phase(self, phase: str, ground: Scope) -> None:
+        """What dies from here on has lived into another phase."""
+        self.settle()
+        self.live.interval += 1
+        self.scopes.begin_phase(phase, ground)
+
+    def block_of(self, tensor: torch.Tensor) -> Block | None:
+        storage = _storage_of(tensor)
+        return None if storage is None else self._blocks.get(storage._cdata)
+
+    def send_to_host(self, tensor: torch.Tensor) -> None:
+        """Take a tensor off the books that a GPU machine keeps in host memory."""
+        self.settle()
+        block = self.block_of(tensor)
+        if block is not None:
+            del self._blocks[tensor.untyped_storage()._cdata]
+            self.live.remove(block)
+
+    def label(self, tensor: torch.Tensor, component: str, category: str) -> None:
+        """Write the tensor's whole storage to one cell, counting it if it was not yet."""
+        self.adopt(tensor)
+        block = self.block_of(tensor)
+        if block is not None:
+            self.live.move(block, (((component, category), block.size_bytes),))
+
+    def _watch_resizes(self) -> None:
+        resize = self._resize
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            self._resized(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        self.settle()
+        block = self._blocks.get(storage._cdata)
+        size_bytes = live_bytes.rounded(storage.nbytes())
+        if block is not None and block.size_bytes != size_bytes:
+            del self._blocks[storage._cdata]
+            self.live.remove(block)
+            block = None
+        if block is None and size_bytes and self.scopes.host_depth == 0:
+            self._add(storage, size_bytes, self.scopes.here())
+
+    def _under_construction(self, scope: Scope) -> tuple[Scope, str]:
+        """While the model is built there are no paths yet: ask the constructors on the stack."""
+        if scope.path != "outside the model":
+            return scope, live_bytes.TEMPORARY
+        names: list[str] = []
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_name == "__init__":
+                built = frame.f_locals.get("self")
+                if isinstance(built, torch.nn.Module):
+                    names.append(type(built).__name__)
+            frame = frame.f_back  # type: ignore[assignment]
+        if not names:
+            return scope, live_bytes.TEMPORARY
+        names.reverse()
+        return Scope(component_of_classes(names), IDLE, names[-1]), live_bytes.PARAMETERS
+
+
+def instant(scope: Scope, phase: str) -> str:
+    """For people: what was running."""
+    return f"{scope.path} {phase}"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.2f} MiB"
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse tensors and wrappers have none of their own
+        return None
