@@ -1,0 +1,150 @@
+"""What changed between two jobs: bytes by component and category, and which key explains which bytes.
+
+Each configuration key that differs is switched alone, from the first job towards the second;
+keys that cannot be switched alone, and what keys do only together, are told apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memory_models.breakdown import Cell
+from memory_models.calibration import DEFAULT, Calibration
+from memory_models.configuration_keys import BRIDGE_KEYS
+from memory_models.estimation import Estimate, estimate
+from memory_models.job import TrainingJob
+
+#: The name of what several keys do only together.
+TOGETHER = "(together)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyEffect:
+    """A configuration key that differs, and what switching it alone does to the peak."""
+
+    key: str
+    before: Any
+    after: Any
+    #: None where the job with only this key switched cannot be laid out
+    delta_bytes: int | None
+    #: what it does last: the second job against itself with this key switched back
+    last_delta_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "before": plain(self.before),
+            "after": plain(self.after),
+            "delta_bytes": self.delta_bytes,
+            "last_delta_bytes": self.last_delta_bytes,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    before: Estimate
+    after: Estimate
+    delta: Mapping[Cell, int]  #: of the worst ranks' breakdowns, at their peaks
+    keys: tuple[KeyEffect, ...]  #: the largest effect first, then what they do only together
+
+    @property
+    def delta_bytes(self) -> int:
+        """The second job's peak minus the first's, in allocated bytes of the worst ranks."""
+        return self.after.worst.allocated_bytes - self.before.worst.allocated_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "before": _summary(self.before),
+            "after": _summary(self.after),
+            "delta_bytes": self.delta_bytes,
+            "delta": [
+                {"component": component.value, "category": category.value, "bytes": count}
+                for (component, category), count in sorted(self.delta.items())
+            ],
+            "keys": [effect.to_json() for effect in self.keys],
+        }
+
+
+def _summary(answer: Estimate) -> dict[str, Any]:
+    worst = answer.worst
+    return {
+        "stage": worst.stage,
+        "instant": worst.instant,
+        "allocated_bytes": worst.allocated_bytes,
+        "breakdown": worst.breakdown.to_json(),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of a job as JSON holds it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return f"{len(value)} entries" if len(value) > 8 else [plain(item) for item in value]
+    return value
+
+
+def compare(before: TrainingJob, after: TrainingJob, calibration: Calibration = DEFAULT) -> Comparison:
+    """The difference of two jobs, and the share of each key that differs.
+
+    Raises ValueError where one of the two cannot be laid out.
+    """
+    first, second = estimate(before, calibration), estimate(after, calibration)
+    start, end = first.worst.allocated_bytes, second.worst.allocated_bytes
+    differing = [(path, old, new) for path, old, new in differences(before, after)]
+    effects = []
+    for path, old, new in differing:
+        alone = _peak(before, path, new, calibration)
+        without = _peak(after, path, old, calibration)
+        effects.append(
+            KeyEffect(
+                key=BRIDGE_KEYS.get(path, path),
+                before=old,
+                after=new,
+                delta_bytes=None if alone is None else alone - start,
+                last_delta_bytes=None if without is None else end - without,
+            )
+        )
+    effects.sort(key=lambda effect: -abs(effect.delta_bytes or 0))
+    together = end - start - sum(effect.delta_bytes or 0 for effect in effects)
+    if together and len(effects) > 1:
+        effects.append(KeyEffect(key=TOGETHER, before=None, after=None, delta_bytes=together))
+    return Comparison(
+        before=first,
+        after=second,
+        delta=second.worst.breakdown.minus(first.worst.breakdown),
+        keys=tuple(effects),
+    )
+
+
+def _peak(job: TrainingJob, path: str, value: Any, calibration: Calibration) -> int | None:
+    try:
+        return estimate(switched(job, path, value), calibration).worst.allocated_bytes
+    except ValueError:
+        return None
+
+
+def differences(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Fields, by dotted path, in which two jobs differ; nested values are walked where both have them."""
+    for field in dataclasses.fields(before):
+        path = f"{prefix}{field.name}"
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if old == new:
+            continue
+        walk = dataclasses.is_dataclass(old) and type(old) is type(new) and path not in BRIDGE_KEYS
+        if walk:
+            yield from differences(old, new, f"{path}.")
+        else:
+            yield path, old, new
+
+
+def switched(job: Any, path: str, value: Any) -> Any:
+    """The job with one field, by dotted path, set to another value. Raises ValueError if that is no job."""
+    name, _, rest = path.partition(".")
+    return dataclasses.replace(job, **{name: switched(getattr(job, name), rest, value) if rest else value})

@@ -1,0 +1,119 @@
+"""Activations of the experts: router, dispatch, routed and shared experts.
+
+Section 3b of the formulas page. R = n * k * etp * load factor rows reach this rank; expert
+parallelism does not shrink R, since every expert rank brings its own micro-batch. Certainty A
+for R and the three expert tensors, B for the router. No fitted constant enters here.
+"""
+
+from __future__ import annotations
+
+import math
+
+from memory_models.breakdown import Component
+from memory_models.job import Dispatcher, TrainingJob
+from memory_models.shapes import ExpertsShape
+from memory_models.tensors import Kept
+
+E = Component.EXPERTS
+
+
+def routed_rows(job: TrainingJob) -> int:
+    """Rows that the experts of this rank work on, for one micro-batch and layer (R).
+
+    Dropless: n*k*etp times the load factor. With a capacity factor, padding makes it exact
+    and dropping bounds it.
+    """
+    experts = _shape(job)
+    balanced = job.tokens // job.layout.tensor * experts.top_k * job.layout.expert_tensor
+    if not job.layout.sequence_parallel and job.layout.tensor > 1:
+        balanced = job.tokens * experts.top_k * job.layout.expert_tensor // job.layout.tensor
+    routing = job.routing
+    imbalance = 1.0 if routing.force_balance else routing.imbalance
+    if routing.capacity_factor is None:
+        return math.ceil(balanced * imbalance)
+    tokens = job.tokens // job.layout.tensor
+    capacity = math.ceil(routing.capacity_factor * tokens * experts.top_k / experts.count)
+    full = capacity * experts.count * job.layout.expert_tensor
+    return full if routing.pad_to_capacity else min(full, math.ceil(balanced * imbalance))
+
+
+def _shape(job: TrainingJob) -> ExpertsShape:
+    assert job.text.experts is not None
+    return job.text.experts
+
+
+def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+    """What router, dispatch, routed and shared experts of one layer keep for one micro-batch."""
+    experts, a = _shape(job), job.precision.activation_bytes
+    n, rows = job.residual_tokens, routed_rows(job)
+    gemm = 1 if job.precision.fp8 else a
+    width = experts.size // job.layout.expert_tensor
+    inner = 1 + job.text.activation.gated
+    hidden = experts.latent_size or job.text.hidden_size
+    kept = [
+        Kept(E, "router logits, scores and probabilities", "12*n*E", 12 * n * experts.count, "moe"),
+        Kept(E, "routing map", "n*E", n * experts.count, "moe"),
+        Kept(E, "routed input", "a*R*h", gemm * rows * hidden, "moe", True),
+        Kept(E, "expert fc1 output", f"a*R*{inner}*f/etp", a * rows * inner * width, "moe"),
+        Kept(E, "expert activation", "a*R*f/etp", gemm * rows * width, "moe_act", True),
+        Kept(E, "routed probabilities", "4*R", 4 * rows, "moe"),
+    ]
+    if job.routing.fused_permutation:
+        kept.append(Kept(E, "row id map", "4*n*(2E+1)", 4 * n * (2 * experts.count + 1), "moe"))
+    else:
+        kept.append(Kept(E, "row indices", "8*n*k", 8 * n * experts.top_k, "moe"))
+    if experts.latent_size:
+        kept.append(
+            Kept(E, "latent input and output", "2*a*n*latent", 2 * a * n * experts.latent_size, "moe", True)
+        )
+    if experts.shared_size:
+        shared = experts.shared_size // job.layout.tensor
+        tokens = job.tokens
+        kept.append(
+            Kept(
+                E,
+                "shared expert fc1 output",
+                f"a*N*{inner}*fs/t",
+                a * tokens * inner * shared,
+                "shared_experts",
+            )
+        )
+        kept.append(
+            Kept(E, "shared expert activation", "a*N*fs/t", gemm * tokens * shared, "shared_experts", True)
+        )
+        if experts.shared_gate:
+            kept.append(
+                Kept(
+                    E,
+                    "shared expert output before its gate",
+                    "a*n*h",
+                    a * n * job.text.hidden_size,
+                    "shared_experts",
+                )
+            )
+    return tuple(kept)
+
+
+def exchange_bytes(job: TrainingJob) -> int:
+    """Tensors of dispatch and combine that live within one layer, in either direction.
+
+    Permuted tokens before the exchange, received rows before sorting, and the experts' output
+    (2-3 times a*R*h, section 3b); the allgather dispatcher gathers the tokens of all expert ranks instead.
+    """
+    experts, a = _shape(job), job.precision.activation_bytes
+    hidden = experts.latent_size or job.text.hidden_size
+    n, rows = job.residual_tokens, routed_rows(job)
+    if job.routing.dispatcher is Dispatcher.ALLGATHER:
+        ranks = job.layout.expert * job.layout.expert_tensor
+        return n * ranks * (a * hidden + 5 * experts.count) + a * rows * hidden
+    return a * n * experts.top_k * hidden + a * rows * hidden
+
+
+def backward_bytes(job: TrainingJob) -> int:
+    """Gradients alive at once in the experts' backward: of the output rows, the activation and fc1."""
+    experts, a = _shape(job), job.precision.activation_bytes
+    rows = routed_rows(job)
+    width = experts.size // job.layout.expert_tensor
+    hidden = experts.latent_size or job.text.hidden_size
+    inner = 1 + job.text.activation.gated
+    return 2 * a * job.residual_tokens * job.text.hidden_size + a * rows * (hidden + (inner + 1) * width)

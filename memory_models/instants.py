@@ -1,0 +1,171 @@
+"""The moments of a training step at which memory can peak, for one pipeline stage.
+
+The peak is a maximum over these, never a sum (section 0 of the formulas page): a layer's
+forward, the loss, a layer's backward with what it replays, the vision tower's backward, the
+optimizer step; each also in the first step, when the optimizer has no moments yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from memory_models import loss
+from memory_models.breakdown import Category, Component
+from memory_models.calibration import Calibration
+from memory_models.chunks import ChunkActivations, chunk_activations
+from memory_models.job import CrossEntropy, TrainingJob
+from memory_models.layout import Chunk
+from memory_models.parameters import stage_weights
+from memory_models.pipeline import Flight, flights
+from memory_models.runtime import fsdp_parts, runtime_parts
+from memory_models.states import states
+from memory_models.tensors import Instant, Kept, Part
+
+
+@lru_cache(maxsize=1024)
+def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Instant, ...]:
+    """Every instant of a step on a rank of this pipeline stage, the widest first."""
+    weights = stage_weights(job, stage)
+    held = states(job, weights)
+    runtime = runtime_parts(job, stage, calibration)
+    gathered = fsdp_parts(job, weights)
+    chunks = job.chunks[stage]
+    activations = [chunk_activations(job, chunk) for chunk in chunks]
+    layout = job.layout
+    moments = flights(
+        stages=layout.pipeline,
+        rank=stage,
+        chunks=len(chunks),
+        microbatches=job.microbatches,
+        group=layout.microbatch_group or layout.pipeline,
+        overlap=job.routing.exchange_overlap,
+    )
+    found: dict[str, Instant] = {}
+    for flight in moments:
+        for name, parts in _moment(job, chunks, activations, flight):
+            instant = Instant(
+                name=name, first_step=False, parts=held.lasting + runtime + gathered + tuple(parts)
+            )
+            if name not in found or found[name].total_bytes < instant.total_bytes:
+                found[name] = instant
+    without = set(held.moments)
+    first = [
+        Instant(
+            name=instant.name,
+            first_step=True,
+            parts=tuple(part for part in instant.parts if part not in without),
+        )
+        for instant in found.values()
+    ]
+    build = Instant(name="model build", first_step=True, parts=held.parameters + held.gradients)
+    step = Instant(
+        name="optimizer step", first_step=False, parts=held.lasting + runtime + _step_parts(job, held.masters)
+    )
+    everything = [*found.values(), step, *first, build]
+    return tuple(sorted(everything, key=lambda instant: (-instant.total_bytes, instant.first_step)))
+
+
+def _step_parts(job: TrainingJob, masters: tuple[Part, ...]) -> tuple[Part, ...]:
+    """fp32 gradients of the optimizer's shard, which exist where gradients are reduced in 16 bits."""
+    if job.precision.gradient_bytes >= 4 or not job.optimizer.master_bytes:
+        return ()
+    return tuple(
+        Part(
+            component=part.component,
+            category=Category.TEMPORARY,
+            tensor=f"fp32 gradient of {part.tensor}",
+            formula=part.formula,
+            bytes=part.bytes * 4 // job.optimizer.master_bytes,
+        )
+        for part in masters
+    )
+
+
+def _moment(
+    job: TrainingJob, chunks: tuple[Chunk, ...], activations: list[ChunkActivations], flight: Flight
+) -> Iterator[tuple[str, list[Part]]]:
+    """The instants around one point of the pipeline schedule: (name, activations and temporaries)."""
+    waiting = [
+        _part(tensor, Category.ACTIVATIONS, count)
+        for count, chunk in zip(flight.waiting, activations, strict=True)
+        if count
+        for tensor in chunk.kept
+        if tensor.bytes
+    ]
+    entering = activations[flight.forward]
+    yield "layer forward", waiting + _temporary(entering.forward)
+    if entering.merge:
+        others = [
+            _part(tensor, Category.ACTIVATIONS, count - (index == flight.forward))
+            for index, (count, chunk) in enumerate(zip(flight.waiting, activations, strict=True))
+            for tensor in chunk.kept
+            if count - (index == flight.forward) and tensor.bytes
+        ]
+        tower = [
+            _part(tensor, Category.ACTIVATIONS, 1)
+            for tensor in entering.kept
+            if tensor.component in (Component.VISION, Component.PROJECTOR) and tensor.bytes
+        ]
+        yield "image embedding", others + tower + _temporary(entering.merge)
+    leaving = activations[flight.backward]
+    if chunks[flight.backward].last:
+        kept, widest = loss.loss_bytes(job)
+        depth = job.text.extra_prediction_layers
+        logits = Part(
+            component=Component.EMBEDDING_AND_LOSS,
+            category=Category.TEMPORARY,
+            tensor="logits, their softmax and gradient",
+            formula=_loss_formula(job.cross_entropy),
+            bytes=widest + kept * depth,
+        )
+        gathered = Part(
+            component=Component.EMBEDDING_AND_LOSS,
+            category=Category.TEMPORARY,
+            tensor="gradient of the output layer's input",
+            formula="a*N*h",
+            bytes=job.precision.activation_bytes * job.tokens * job.text.hidden_size,
+        )
+        yield "loss", [*waiting, logits, gathered]
+    yield "layer backward", waiting + _temporary(leaving.replay) + _temporary(leaving.backward)
+    if leaving.tower:
+        # The decoder layers of this micro-batch have gone when the tower's turn comes.
+        freed = {(tensor.component, tensor.tensor): tensor.bytes for tensor in leaving.decoder}
+        rest: list[Part] = []
+        for part in waiting:
+            gone = freed.pop((part.component, part.tensor), 0)
+            if part.bytes > gone:
+                rest.append(
+                    Part(
+                        component=part.component,
+                        category=part.category,
+                        tensor=part.tensor,
+                        formula=part.formula,
+                        bytes=part.bytes - gone,
+                    )
+                )
+        yield "vision backward", rest + _temporary(leaving.tower)
+
+
+def _loss_formula(implementation: CrossEntropy) -> str:
+    return {
+        CrossEntropy.UNFUSED: "(4+a)*q",
+        CrossEntropy.NATIVE: "(4+a)*q",
+        CrossEntropy.TRANSFORMER_ENGINE: "2*a*q",
+        CrossEntropy.LINEAR: "0",
+    }[implementation]
+
+
+def _part(tensor: Kept, category: Category, count: int) -> Part:
+    formula = tensor.formula if count == 1 else f"{count} in flight*({tensor.formula})"
+    return Part(
+        component=tensor.component,
+        category=category,
+        tensor=tensor.tensor,
+        formula=formula,
+        bytes=tensor.bytes * count,
+    )
+
+
+def _temporary(tensors: Iterable[Kept]) -> list[Part]:
+    return [_part(tensor, Category.TEMPORARY, 1) for tensor in tensors if tensor.bytes]

@@ -1,0 +1,212 @@
+"""A training job as far as its memory goes: one frozen value that every estimate starts from.
+
+Here live the choices of a run (batch, recompute, optimizer, precision, frozen parts) and the
+job that joins them with shapes and layout. Reading a configuration belongs to reading.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from memory_models.layout import Chunk, ParallelLayout
+from memory_models.shapes import ImageLoad, TextShape, VisionShape
+
+
+class Implementation(StrEnum):
+    """Which kernels run, and so which tensors they keep for backward."""
+
+    PRODUCTION = (
+        "production"  #: Transformer Engine: fused norms and activations, grouped GEMM, flash attention
+    )
+    LOCAL = "local"  #: megatron-core's own modules on a GPU: fused softmax, scores of s x s
+    UNFUSED = "unfused"  #: what a CPU runs: local modules, no fusion at all, SequentialMLP experts
+
+
+class Granularity(StrEnum):
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Sharding(StrEnum):
+    """What Megatron FSDP shards over data-parallel ranks."""
+
+    NONE = "no_shard"
+    STATES = "optim"
+    STATES_GRADIENTS = "optim_grads"
+    EVERYTHING = "optim_grads_params"
+
+
+class Dispatcher(StrEnum):
+    ALLGATHER = "allgather"
+    ALLTOALL = "alltoall"
+    FLEX = "flex"
+
+
+class CrossEntropy(StrEnum):
+    UNFUSED = "unfused"
+    NATIVE = "native"  #: megatron-core's fused kernel: still a float copy of the logits
+    TRANSFORMER_ENGINE = "te"
+    LINEAR = "linear"  #: output layer and loss in one kernel, no logits
+
+
+class Backend(StrEnum):
+    """Attention without (FLASH) and with (UNFUSED) a tensor of s x s scores."""
+
+    FLASH = "flash"
+    UNFUSED = "unfused"
+
+
+RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recompute:
+    granularity: Granularity = Granularity.NONE
+    method: str = (
+        "uniform"  #: of full: "uniform" groups of ``layers``, or "block": the first ``layers`` of a stage
+    )
+    layers: int = 1
+    modules: frozenset[str] = frozenset()  #: of selective
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.modules - set(RECOMPUTE_MODULES))
+        if unknown:
+            raise ValueError(
+                f"recompute_modules names {unknown}; megatron-core knows {list(RECOMPUTE_MODULES)}"
+            )
+        if self.method not in ("uniform", "block"):
+            raise ValueError(
+                f"recompute_method is {self.method!r}; megatron-core knows 'uniform' and 'block'"
+            )
+
+    def drops(self, module: str) -> bool:
+        """Whether the tensors of this module are not kept."""
+        return self.granularity is Granularity.SELECTIVE and module in self.modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSetup:
+    """What the optimizer keeps for a trainable parameter, in bytes of a whole (unsharded) one."""
+
+    distributed: bool = True
+    instances: int = 1  #: num_distributed_optimizer_instances
+    master_bytes: int = 4  #: 0 where the weights themselves are fp32
+    first_moment_bytes: int = 4
+    second_moment_bytes: int = 4
+    offload_fraction: float = 0.0  #: share of the moments that the CPU keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    parameter_bytes: int = 2
+    gradient_bytes: int = 4
+    activation_bytes: int = 2
+    fp8: bool = False
+    fp8_parameters: bool = False
+    fp8_recipe: str = "delayed"
+    fp16: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    language: bool = False
+    vision: bool = False
+    projector: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How tokens reach the experts, and how unevenly."""
+
+    dispatcher: Dispatcher = Dispatcher.ALLTOALL
+    #: routed rows on this rank over the balanced number, over the layers that are alive
+    imbalance: float = 1.0
+    capacity_factor: float | None = None
+    pad_to_capacity: bool = False
+    force_balance: bool = False
+    fused_permutation: bool = True
+    grouped_gemm: bool = True
+    shared_overlap: bool = False
+    exchange_overlap: bool = False  #: overlap_moe_expert_parallel_comm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    micro: int
+    total: int  #: global batch size
+    sequence_length: int
+    images: ImageLoad = field(default_factory=lambda: ImageLoad(patches=0, images=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """Everything that the estimate of a job's memory depends on."""
+
+    text: TextShape
+    layout: ParallelLayout
+    batch: Batch
+    vision: VisionShape | None = None
+    recompute: Recompute = Recompute()
+    optimizer: OptimizerSetup = OptimizerSetup()
+    precision: Precision = Precision()
+    sharding: Sharding = Sharding.NONE
+    frozen: Frozen = Frozen()
+    routing: Routing = Routing()
+    cross_entropy: CrossEntropy = CrossEntropy.NATIVE
+    attention: Backend = Backend.FLASH
+    implementation: Implementation = Implementation.PRODUCTION
+    hidden_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    rope_fusion: bool = False
+    bias_activation_fusion: bool = True
+    gradient_accumulation_fusion: bool = True
+    expandable_segments: bool = False
+
+    def __post_init__(self) -> None:
+        batch, layout = self.batch, self.layout
+        if min(batch.micro, batch.total, batch.sequence_length) < 1:
+            raise ValueError(f"batch sizes and the sequence length must be 1 or more: {batch}")
+        if batch.total % (batch.micro * layout.data):
+            raise ValueError(
+                f"the global batch {batch.total} does not divide by "
+                f"micro batch {batch.micro} x dp {layout.data}"
+            )
+        if batch.sequence_length % (layout.context * layout.sequence_shard):
+            raise ValueError(
+                f"a sequence of {batch.sequence_length} does not divide by "
+                f"cp {layout.context} x tp {layout.sequence_shard}"
+            )
+        if self.text.experts is not None and self.text.experts.count % layout.expert:
+            raise ValueError(f"{self.text.experts.count} experts do not divide by ep {layout.expert}")
+        chunks = self.chunks
+        if self.vision is not None and self.vision.deepstack > len(chunks[0][0].layers):
+            raise ValueError(
+                f"{self.vision.deepstack} deepstack levels need as many decoder layers on the first stage, "
+                f"which has {len(chunks[0][0].layers)}: give num_layers_in_first_pipeline_stage more"
+            )
+
+    @property
+    def chunks(self) -> tuple[tuple[Chunk, ...], ...]:
+        return self.layout.chunks(len(self.text.layers), self.text.extra_prediction_layers > 0)
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches that a rank works off in a step."""
+        return self.batch.total // (self.batch.micro * self.layout.data)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on one context-parallel rank (N)."""
+        return self.batch.sequence_length * self.batch.micro // self.layout.context
+
+    @property
+    def residual_tokens(self) -> int:
+        """Tokens in the sequence-parallel region (n)."""
+        return self.tokens // self.layout.sequence_shard
+
+    @property
+    def patches(self) -> int:
+        """Patches of a micro-batch (P): the tower runs whole on every context-parallel rank."""
+        return self.batch.images.patches * self.batch.micro

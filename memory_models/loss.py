@@ -1,0 +1,73 @@
+"""Embedding, output layer and cross-entropy: the first and the last thing of a micro-batch.
+
+Section 5 of the formulas page. q = N*V/t logits on a rank. Certainty A for the float copy of
+the logits (golden totals); which of the two copies overlap depends on the software.
+"""
+
+from __future__ import annotations
+
+from memory_models.breakdown import Component
+from memory_models.job import CrossEntropy, TrainingJob
+from memory_models.tensors import Kept
+
+L = Component.EMBEDDING_AND_LOSS
+
+
+def logit_elements(job: TrainingJob) -> int:
+    """Logits of a micro-batch on a rank (q)."""
+    return job.tokens * job.text.vocabulary // job.layout.tensor
+
+
+def embedding_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+    """What the embedding keeps: token ids, and a dropout mask where there is dropout."""
+    tokens = job.batch.sequence_length * job.batch.micro
+    kept = [Kept(L, "token ids", "8*s*b", 8 * tokens)]
+    if job.hidden_dropout > 0:
+        kept.append(Kept(L, "embedding dropout mask", "n*h", job.residual_tokens * job.text.hidden_size))
+    return tuple(kept)
+
+
+def output_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+    """What the final norm and the output layer keep until their backward."""
+    a, n, hidden = job.precision.activation_bytes, job.residual_tokens, job.text.hidden_size
+    return (
+        Kept(Component.DECODER, "final norm input", "a*n*h", a * n * hidden),
+        Kept(L, "output layer input", "a*n*h", a * n * hidden, "", True),
+    )
+
+
+def loss_bytes(job: TrainingJob) -> tuple[int, int]:
+    """Bytes of logits kept for backward, and alive at the widest point of loss forward and backward.
+
+    Unfused and native: the float softmax stays (4q); with it the bf16 logits (2q) in forward or
+    their gradient (2q) in backward. Transformer Engine keeps one gradient in place of the logits.
+    """
+    q, a = logit_elements(job), job.precision.activation_bytes
+    if job.cross_entropy is CrossEntropy.LINEAR:
+        return 0, 0
+    if job.cross_entropy is CrossEntropy.TRANSFORMER_ENGINE:
+        return a * q, 2 * a * q
+    return 4 * q, (4 + a) * q
+
+
+def gather_bytes(job: TrainingJob) -> int:
+    """The all-gathered input of the output layer under sequence parallelism: megatron's global buffer."""
+    if job.layout.sequence_shard == 1:
+        return 0
+    return job.precision.activation_bytes * job.tokens * job.text.hidden_size
+
+
+def image_merge_bytes(job: TrainingJob) -> int:
+    """Copies that a VLM's first stage makes to place image embeddings among the words.
+
+    Embedding clone, two transposes made contiguous, at full sequence before any split (B, model.py forward).
+    """
+    if job.vision is None:
+        return 0
+    return (
+        3
+        * job.precision.activation_bytes
+        * job.batch.sequence_length
+        * job.batch.micro
+        * job.text.hidden_size
+    )

@@ -1,0 +1,415 @@
+"""The weights that a rank holds: exact element counts by component and shard.
+
+Here live the counts only; what gradients and optimizer states they cost is states.py.
+Sources are the module definitions of megatron-core and Megatron Bridge; certainty is exact
+(checked against the parameters that the real code builds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from memory_models.breakdown import Component
+from memory_models.job import Frozen, TrainingJob
+from memory_models.layout import Chunk
+from memory_models.shapes import (
+    AttentionShape,
+    FeedForward,
+    GatedDeltaShape,
+    MambaShape,
+    Mixer,
+    Norm,
+    TextShape,
+    VisionShape,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Some parameters of one component on one rank.
+
+    ``elements`` are those on the rank; the model has ``elements * shards`` of them, and where
+    ``copy`` is set it counts them elsewhere already (tied embeddings on two stages).
+    """
+
+    component: Component
+    name: str
+    formula: str
+    elements: int
+    shards: int = 1
+    expert: bool = False  #: sharded over expert-data-parallel ranks, not all of them
+    trainable: bool = True
+    copy: bool = False
+    layer_unit: bool = True  #: part of a transformer layer, the unit that FSDP gathers
+
+
+class _Add(Protocol):
+    def __call__(
+        self,
+        component: Component,
+        name: str,
+        formula: str,
+        elements: int,
+        shards: int = 1,
+        *,
+        experts: bool = False,
+    ) -> None: ...
+
+
+def share(elements: int, shards: int, what: str) -> int:
+    """Elements on one of ``shards`` ranks; ValueError where the real code would refuse to split."""
+    if elements % shards:
+        raise ValueError(f"{what} ({elements}) does not divide over {shards} ranks")
+    return elements // shards
+
+
+def stage_weights(job: TrainingJob, stage: int) -> tuple[Weights, ...]:
+    """Every weight on a rank of this pipeline stage, all its virtual chunks together."""
+    return tuple(weights for chunk in job.chunks[stage] for weights in chunk_weights(job, chunk, stage))
+
+
+def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, ...]:
+    text, tensor = job.text, job.layout.tensor
+    found: list[Weights] = []
+    if chunk.first:
+        if job.vision is not None:
+            found += vision_weights(job.vision, job.frozen, tensor)
+        found.append(_embedding(text, job, "word embedding", copy=False))
+        if text.learned_positions:
+            found.append(
+                Weights(
+                    component=Component.EMBEDDING_AND_LOSS,
+                    name="position embedding",
+                    formula="positions*h",
+                    elements=text.learned_positions * text.hidden_size,
+                    trainable=not job.frozen.language,
+                    layer_unit=False,
+                )
+            )
+    for index in chunk.layers:
+        found += layer_weights(job, index)
+    if chunk.extra_prediction:
+        found += _extra_prediction_weights(job)
+    if chunk.last:
+        found.append(
+            Weights(
+                component=Component.DECODER,
+                name="final norm",
+                formula="h" if text.norm is Norm.RMS else "2h",
+                elements=_norm(text, text.hidden_size),
+                trainable=not job.frozen.language,
+                layer_unit=False,
+            )
+        )
+    holds_embedding = chunk.first or any(other.first for other in job.chunks[stage])
+    needs_embedding = (chunk.last and text.tied_embeddings) or chunk.extra_prediction
+    if needs_embedding and not holds_embedding:
+        found.append(_embedding(text, job, "word embedding, copy of a later stage", copy=True))
+    if chunk.last and not text.tied_embeddings:
+        found.append(_embedding(text, job, "output layer", copy=False))
+    return tuple(found)
+
+
+def _embedding(text: TextShape, job: TrainingJob, name: str, *, copy: bool) -> Weights:
+    return Weights(
+        component=Component.EMBEDDING_AND_LOSS,
+        name=name,
+        formula="V*h/t",
+        elements=share(text.vocabulary, job.layout.tensor, "the padded vocabulary") * text.hidden_size,
+        shards=job.layout.tensor,
+        trainable=not job.frozen.language,
+        copy=copy,
+        layer_unit=False,
+    )
+
+
+def _norm(text: TextShape, size: int) -> int:
+    return size if text.norm is Norm.RMS else 2 * size
+
+
+def layer_weights(job: TrainingJob, index: int) -> tuple[Weights, ...]:
+    """The weights of decoder layer ``index`` on one rank."""
+    return _layer_weights(
+        job.text, index, job.layout.tensor, job.layout.expert, job.layout.expert_tensor, job.frozen.language
+    )
+
+
+@lru_cache(maxsize=8192)
+def _layer_weights(
+    text: TextShape, index: int, tensor: int, expert: int, expert_tensor: int, frozen: bool
+) -> tuple[Weights, ...]:
+    layer, hidden = text.layers[index], text.hidden_size
+    found: list[Weights] = []
+
+    def add(
+        component: Component,
+        name: str,
+        formula: str,
+        elements: int,
+        shards: int = 1,
+        *,
+        experts: bool = False,
+    ) -> None:
+        found.append(
+            Weights(
+                component=component,
+                name=name,
+                formula=formula,
+                elements=elements,
+                shards=shards,
+                expert=experts,
+                trainable=not frozen,
+            )
+        )
+
+    norms = (layer.mixer is not Mixer.NONE) + (layer.feed_forward is not FeedForward.NONE)
+    add(Component.DECODER, "layer norms", "h or 2h each", norms * _norm(text, hidden))
+    if layer.mixer is Mixer.ATTENTION:
+        _attention_weights(text, tensor, add)
+    elif layer.mixer is Mixer.MAMBA:
+        _mamba_weights(text, tensor, add)
+    elif layer.mixer is Mixer.GATED_DELTA:
+        _gated_delta_weights(text, tensor, add)
+    if layer.feed_forward is FeedForward.DENSE:
+        width = share(text.feed_forward_size, tensor, "the feed-forward size")
+        matrices = 2 + text.activation.gated
+        add(Component.DECODER, "feed-forward", f"{matrices}*h*ffn/t", matrices * hidden * width, tensor)
+        if text.linear_bias:
+            add(Component.DECODER, "feed-forward bias in", "ffn/t", (matrices - 1) * width, tensor)
+            add(Component.DECODER, "feed-forward bias out", "h", hidden)
+    elif layer.feed_forward is FeedForward.EXPERTS:
+        _expert_weights(text, tensor, expert, expert_tensor, add)
+    return tuple(found)
+
+
+def _attention_weights(text: TextShape, tensor: int, add: _Add) -> None:
+    hidden, shape = text.hidden_size, text.attention
+    if isinstance(shape, AttentionShape):
+        groups = max(
+            shape.groups, tensor
+        )  # key and value heads are replicated where there are fewer than ranks
+        gate = 2 if shape.output_gate else 1
+        queries = share(shape.query_size, tensor, "the query size")
+        keys = share(groups * shape.head_size, tensor, "the key size")
+        replicated = groups // shape.groups
+        add(Component.DECODER, "query", "h*nh*d/t", hidden * queries * gate, tensor)
+        add(Component.DECODER, "key and value", "2*h*nkv*d/t", 2 * hidden * keys, tensor // replicated)
+        add(Component.DECODER, "attention output", "nh*d*h/t", queries * hidden, tensor)
+        if shape.qkv_bias or text.linear_bias:
+            add(Component.DECODER, "query bias", "nh*d/t", queries * gate, tensor)
+            add(Component.DECODER, "key and value bias", "2*nkv*d/t", 2 * keys, tensor // replicated)
+        if text.linear_bias:
+            add(Component.DECODER, "attention output bias", "h", hidden)
+        if shape.qk_norm:
+            add(Component.DECODER, "query and key norms", "2d", 2 * _norm(text, shape.head_size))
+        return
+    heads = share(shape.heads, tensor, "the attention heads")
+    per_head = shape.head_size + shape.rotary_size
+    if shape.query_rank is None:
+        add(Component.DECODER, "query", "h*nh*(d+r)/t", hidden * heads * per_head, tensor)
+    else:
+        add(Component.DECODER, "query down", "h*rq", hidden * shape.query_rank)
+        add(Component.DECODER, "query up", "rq*nh*(d+r)/t", shape.query_rank * heads * per_head, tensor)
+    add(
+        Component.DECODER,
+        "key and value down",
+        "h*(rkv+r)",
+        hidden * (shape.key_value_rank + shape.rotary_size),
+    )
+    add(
+        Component.DECODER,
+        "key and value up",
+        "rkv*nh*(d+v)/t",
+        shape.key_value_rank * heads * (shape.head_size + shape.value_size),
+        tensor,
+    )
+    add(Component.DECODER, "attention output", "nh*v*h/t", heads * shape.value_size * hidden, tensor)
+    if shape.norm:
+        add(
+            Component.DECODER,
+            "low-rank norms",
+            "rq+rkv",
+            _norm(text, (shape.query_rank or 0) + shape.key_value_rank),
+        )
+
+
+def _expert_weights(text: TextShape, tensor: int, expert: int, expert_tensor: int, add: _Add) -> None:
+    experts, hidden = text.experts, text.hidden_size
+    assert experts is not None
+    matrices = 2 + text.activation.gated
+    inner = experts.latent_size or hidden
+    width = share(experts.size, expert_tensor, "the width of an expert")
+    count = share(experts.count, expert, "the number of experts")
+    add(Component.EXPERTS, "router", "h*E", hidden * experts.count)
+    add(
+        Component.EXPERTS,
+        "routed experts",
+        f"E/ep*{matrices}*h*f/etp",
+        count * matrices * inner * width,
+        expert * expert_tensor,
+        experts=True,
+    )
+    if text.linear_bias:
+        add(
+            Component.EXPERTS,
+            "expert biases in",
+            "E/ep*f/etp",
+            count * (matrices - 1) * width,
+            expert * expert_tensor,
+            experts=True,
+        )
+        add(Component.EXPERTS, "expert biases out", "E/ep*h", count * inner, expert, experts=True)
+    if experts.latent_size:
+        add(Component.EXPERTS, "latent projections", "2*h*latent", 2 * hidden * experts.latent_size)
+    if experts.shared_size:
+        shared = share(experts.shared_size, tensor, "the shared expert's size")
+        add(Component.EXPERTS, "shared expert", f"{matrices}*h*fs/t", matrices * hidden * shared, tensor)
+        if text.linear_bias:
+            add(Component.EXPERTS, "shared expert bias in", "fs/t", (matrices - 1) * shared, tensor)
+            add(Component.EXPERTS, "shared expert bias out", "h", hidden)
+        if experts.shared_gate:
+            add(Component.EXPERTS, "shared expert gate", "h", hidden)
+
+
+def _mamba_weights(text: TextShape, tensor: int, add: _Add) -> None:
+    shape, hidden = text.mamba, text.hidden_size
+    assert isinstance(shape, MambaShape)
+    inner = share(shape.inner_size, tensor, "the inner size of Mamba")
+    states = share(max(shape.groups, tensor), tensor, "the groups of Mamba") * shape.state_size
+    heads = share(shape.heads, tensor, "the heads of Mamba")
+    mixed = inner + 2 * states
+    add(
+        Component.DECODER,
+        "Mamba input",
+        "h*(2*inner+2*g*state+nh)/t",
+        hidden * (2 * inner + 2 * states + heads),
+        tensor,
+    )
+    add(
+        Component.DECODER,
+        "Mamba convolution",
+        "(inner+2*g*state)*(k+1)/t",
+        mixed * (shape.convolution + 1),
+        tensor,
+    )
+    add(Component.DECODER, "Mamba scalars and norm", "(3*nh+inner)/t", 3 * heads + inner, tensor)
+    add(Component.DECODER, "Mamba output", "inner*h/t", inner * hidden, tensor)
+
+
+def _gated_delta_weights(text: TextShape, tensor: int, add: _Add) -> None:
+    shape, hidden = text.gated_delta, text.hidden_size
+    assert isinstance(shape, GatedDeltaShape)
+    keys = share(shape.key_heads * shape.key_size, tensor, "the keys of gated delta")
+    values = share(shape.value_heads * shape.value_size, tensor, "the values of gated delta")
+    heads = share(shape.value_heads, tensor, "the value heads of gated delta")
+    mixed = 2 * keys + values
+    add(
+        Component.DECODER,
+        "gated delta input",
+        "h*(2*k+2*v+2*nv)/t",
+        hidden * (mixed + values + 2 * heads),
+        tensor,
+    )
+    add(Component.DECODER, "gated delta convolution", "(2k+v)*c/t", mixed * shape.convolution, tensor)
+    add(Component.DECODER, "gated delta scalars", "2*nv/t", 2 * heads, tensor)
+    add(Component.DECODER, "gated delta norm", "dv", shape.value_size)
+    add(Component.DECODER, "gated delta output", "v*h/t", values * hidden, tensor)
+
+
+def _extra_prediction_weights(job: TrainingJob) -> list[Weights]:
+    """Multi-token prediction: per depth a layer of the last kind, three norms and a projection of 2h to h."""
+    text, hidden = job.text, job.text.hidden_size
+    found: list[Weights] = []
+    for _ in range(text.extra_prediction_layers):
+        found += layer_weights(job, len(text.layers) - 1)
+        found.append(
+            Weights(
+                component=Component.DECODER,
+                name="prediction norms",
+                formula="3h",
+                elements=3 * _norm(text, hidden),
+                trainable=not job.frozen.language,
+            )
+        )
+        found.append(
+            Weights(
+                component=Component.DECODER,
+                name="prediction projection",
+                formula="2h*h/t",
+                elements=share(2 * hidden * hidden, job.layout.tensor, "the prediction projection"),
+                shards=job.layout.tensor,
+                trainable=not job.frozen.language,
+            )
+        )
+    return found
+
+
+@lru_cache(maxsize=1024)
+def vision_weights(vision: VisionShape, frozen: Frozen, tensor: int) -> tuple[Weights, ...]:
+    """The tower and the projector; the Hugging Face tower is whole on every tensor-parallel rank."""
+    shards = tensor if vision.native else 1
+    hidden, width, merged = vision.hidden_size, vision.feed_forward_size, vision.merged_size
+    found: list[Weights] = []
+
+    def add(component: Component, name: str, formula: str, elements: int, split: int = 1) -> None:
+        trainable = not (frozen.vision if component is Component.VISION else frozen.projector)
+        found.append(
+            Weights(
+                component=component,
+                name=name,
+                formula=formula,
+                elements=elements,
+                shards=split,
+                trainable=trainable,
+            )
+        )
+
+    add(Component.VISION, "patch embedding", "in*T*P^2*vh+vh", vision.patch_elements * hidden + hidden)
+    add(Component.VISION, "position embedding", "positions*vh", vision.positions * hidden)
+    split_block = 4 * hidden * hidden + 3 * hidden + 2 * hidden * width + width
+    whole_block = 2 * hidden + 4 * hidden  # output biases of attention and MLP; two layer norms
+    add(
+        Component.VISION,
+        "vision blocks, split",
+        "L*(4*vh^2+3*vh+2*vh*vf+vf)/t",
+        vision.depth * share(split_block, shards, "a vision block"),
+        shards,
+    )
+    add(Component.VISION, "vision blocks, whole", "L*6*vh", vision.depth * whole_block)
+    split_merger = merged * merged + merged + merged * vision.output_size
+    mergers = 1 + vision.deepstack
+    add(
+        Component.PROJECTOR,
+        "mergers, split",
+        "(1+nds)*((4vh)^2+4vh+4vh*h)/t",
+        mergers * share(split_merger, shards, "a merger"),
+        shards,
+    )
+    add(
+        Component.PROJECTOR,
+        "merger norms and biases",
+        "2*vh+nds*2*4vh+(1+nds)*h",
+        2 * hidden + vision.deepstack * 2 * merged + mergers * vision.output_size,
+    )
+    return tuple(found)
+
+
+def model_parameters(job: TrainingJob) -> dict[Component, int]:
+    """Parameters of the whole model by component, each counted once."""
+    sums = dict.fromkeys(Component, 0)
+    for stage in range(job.layout.pipeline):
+        for component, elements in whole(stage_weights(job, stage)).items():
+            sums[component] += elements
+    return sums
+
+
+def whole(weights: Iterable[Weights]) -> dict[Component, int]:
+    """Elements of the model that these shards stand for, copies left out."""
+    sums = dict.fromkeys(Component, 0)
+    for part in weights:
+        if not part.copy:
+            sums[part.component] += part.elements * part.shards
+    return sums

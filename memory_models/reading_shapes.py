@@ -1,0 +1,172 @@
+"""The shapes of the language model and the vision tower, out of a provider's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memory_models.reading_values import Section
+from memory_models.shapes import (
+    Activation,
+    AttentionShape,
+    ExpertsShape,
+    FeedForward,
+    GatedDeltaShape,
+    LatentAttentionShape,
+    Layer,
+    Mixer,
+    Norm,
+    TextShape,
+    VisionShape,
+)
+
+#: Provider fields that only Bridge versions with Megatron's own Qwen3-VL tower have.
+_NATIVE_TOWER_FIELDS = (
+    "vision_cuda_graph_impl",
+    "max_vision_cuda_graph_seq_length",
+    "vision_cuda_graph_scope",
+    "dist_train",
+)
+
+
+def read_text(model: Section, tensor: int) -> TextShape:
+    """The language model. Raises ValueError that names the missing key."""
+    hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
+    layers = _layers(model)
+    gated = model.flag("gated_linear_unit")
+    activation = str(model.get("activation_func") or "")
+    position = str(model.get("position_embedding_type") or "learned_absolute")
+    return TextShape(
+        hidden_size=hidden,
+        layers=layers,
+        attention=_attention(model, hidden, heads),
+        feed_forward_size=model.integer("ffn_hidden_size", 4 * hidden),
+        vocabulary=_padded_vocabulary(model, tensor),
+        experts=_experts(model) if model.get("num_moe_experts") else None,
+        gated_delta=_gated_delta(model)
+        if any(layer.mixer is Mixer.GATED_DELTA for layer in layers)
+        else None,
+        activation=Activation.SWIGLU
+        if gated
+        else (Activation.SQUARED_RELU if "squared" in activation else Activation.GELU),
+        norm=Norm.RMS if model.get("normalization") == "RMSNorm" else Norm.LAYER,
+        linear_bias=model.flag("add_bias_linear"),
+        tied_embeddings=model.flag("share_embeddings_and_output_weights"),
+        learned_positions=model.integer("max_position_embeddings", model.integer("seq_length"))
+        if position == "learned_absolute"
+        else 0,
+        rotary=position in ("rope", "mrope", "yarn"),
+        extra_prediction_layers=model.integer("mtp_num_layers", 0),
+    )
+
+
+def _padded_vocabulary(model: Section, tensor: int) -> int:
+    size = model.integer("vocab_size")
+    if not model.flag("should_pad_vocab"):
+        return size
+    unit = model.integer("make_vocab_size_divisible_by", 128) * tensor
+    return -(-size // unit) * unit
+
+
+def _attention(model: Section, hidden: int, heads: int) -> AttentionShape | LatentAttentionShape:
+    if model.flag("multi_latent_attention"):
+        return LatentAttentionShape(
+            heads=heads,
+            query_rank=model.get("q_lora_rank"),
+            key_value_rank=model.integer("kv_lora_rank"),
+            head_size=model.integer("qk_head_dim"),
+            rotary_size=model.integer("qk_pos_emb_head_dim"),
+            value_size=model.integer("v_head_dim"),
+            norm=model.flag("qk_layernorm"),
+        )
+    return AttentionShape(
+        heads=heads,
+        groups=model.integer("num_query_groups", heads),
+        head_size=model.integer("kv_channels", hidden // heads),
+        qk_norm=model.flag("qk_layernorm"),
+        qkv_bias=model.flag("add_qkv_bias"),
+        output_gate=model.flag("attention_output_gate"),
+    )
+
+
+def _experts(model: Section) -> ExpertsShape:
+    return ExpertsShape(
+        count=model.integer("num_moe_experts"),
+        top_k=model.integer("moe_router_topk", 2),
+        size=model.integer("moe_ffn_hidden_size", model.integer("ffn_hidden_size", 0)),
+        shared_size=model.integer("moe_shared_expert_intermediate_size", 0),
+        shared_gate=model.flag("moe_shared_expert_gate"),
+        latent_size=model.integer("moe_latent_size", 0),
+        router_bias=model.flag("moe_router_enable_expert_bias"),
+    )
+
+
+def _layers(model: Section) -> tuple[Layer, ...]:
+    count = model.integer("num_layers")
+    sparse = _pattern(model.get("moe_layer_freq", 1), count) if model.get("num_moe_experts") else [0] * count
+    linear = model.get("linear_attention_freq")
+    recurrent = [0] * count
+    if isinstance(linear, int) and linear > 1:
+        recurrent = [int((index + 1) % linear != 0) for index in range(count)]
+    elif isinstance(linear, list):
+        recurrent = [int(value) for value in linear]
+    return tuple(
+        Layer(
+            mixer=Mixer.GATED_DELTA if recurrent[index] else Mixer.ATTENTION,
+            feed_forward=FeedForward.EXPERTS if sparse[index] else FeedForward.DENSE,
+        )
+        for index in range(count)
+    )
+
+
+def _pattern(frequency: Any, count: int) -> list[int]:
+    """megatron-core's moe_layer_freq: every n-th layer from the first, or a list of 0 and 1."""
+    if isinstance(frequency, list):
+        if len(frequency) != count:
+            raise ValueError(f"moe_layer_freq has {len(frequency)} entries for {count} layers")
+        return [int(value) for value in frequency]
+    return [int(index % int(frequency) == 0) for index in range(count)]
+
+
+def _gated_delta(model: Section) -> GatedDeltaShape:
+    return GatedDeltaShape(
+        key_heads=model.integer("linear_num_key_heads"),
+        value_heads=model.integer("linear_num_value_heads"),
+        key_size=model.integer("linear_key_head_dim"),
+        value_size=model.integer("linear_value_head_dim"),
+        convolution=model.integer("linear_conv_kernel_dim", 4),
+    )
+
+
+def read_vision(model: Section, notes: list[str]) -> VisionShape | None:
+    """The vision tower of a Qwen3-VL provider; None for a text model.
+
+    Raises ValueError for a tower of another family, whose weights this model cannot count.
+    """
+    held = model.get("vision_config")
+    if not isinstance(held, Mapping):
+        return None
+    if "depth" not in held or "num_position_embeddings" not in held:
+        raise ValueError(
+            "model.vision_config is not a Qwen3-VL tower (no depth and num_position_embeddings): "
+            "only that family's towers are modelled"
+        )
+    native = any(field in model for field in _NATIVE_TOWER_FIELDS)
+    if not native:
+        notes.append(
+            "the vision tower is the Hugging Face module: no tensor parallelism and no recompute reach it"
+        )
+    return VisionShape(
+        depth=int(held["depth"]),
+        hidden_size=int(held["hidden_size"]),
+        heads=int(held["num_heads"]),
+        feed_forward_size=int(held["intermediate_size"]),
+        patch_size=int(held["patch_size"]),
+        temporal_patch=int(held["temporal_patch_size"]),
+        channels=int(held["in_channels"]),
+        positions=int(held["num_position_embeddings"]),
+        merge=int(held["spatial_merge_size"]),
+        deepstack=len(held.get("deepstack_visual_indexes") or ()),
+        output_size=int(held["out_hidden_size"]),
+        native=native,
+    )

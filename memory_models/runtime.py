@@ -1,0 +1,123 @@
+"""What belongs to no module: workspaces, communication, FSDP's gathered units, the outside of the allocator.
+
+Sections 2b and 7 of the formulas page. Certainty A for workspaces and the dummy weight
+gradients, B for pipeline messages and FSDP, C for what lies outside the allocator.
+"""
+
+from __future__ import annotations
+
+from memory_models.breakdown import Category, Component
+from memory_models.calibration import Calibration
+from memory_models.job import Implementation, Sharding, TrainingJob
+from memory_models.parameters import Weights, layer_weights
+from memory_models.tensors import Part
+
+R = Component.RUNTIME
+
+
+def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Part, ...]:
+    """Bytes that are there at every instant of a step, whatever the micro-batch."""
+    if job.implementation is Implementation.UNFUSED:
+        return ()
+    parts = [_part("workspaces", "fitted constant", calibration.workspace_bytes, Category.TEMPORARY)]
+    dummies = dummy_gradient_bytes(job, stage)
+    if dummies:
+        parts.append(
+            _part(
+                "dummy weight gradients",
+                "a * elements of each distinct weight shape",
+                dummies,
+                Category.TEMPORARY,
+            )
+        )
+    if job.layout.pipeline > 1:
+        message = job.precision.activation_bytes * job.residual_tokens * job.text.hidden_size
+        received = 2 if 0 < stage < job.layout.pipeline - 1 else 1
+        parts.append(
+            _part("pipeline messages", "2*a*n*h a neighbour", received * message, Category.COMMUNICATION)
+        )
+    if job.layout.sequence_shard > 1:
+        gathered = job.precision.activation_bytes * job.tokens * job.text.hidden_size
+        parts.append(_part("gathered sequence", "a*N*h", gathered, Category.COMMUNICATION))
+    return tuple(parts)
+
+
+def _part(tensor: str, formula: str, count: int, category: Category) -> Part:
+    return Part(component=R, category=category, tensor=tensor, formula=formula, bytes=count)
+
+
+def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:
+    """Transformer Engine's cache of placeholder weight gradients, one tensor per distinct weight shape.
+
+    With fused gradient accumulation the true gradient is written elsewhere, and autograd is
+    handed a tensor of the weight's size that lives as long as the process.
+    """
+    if job.implementation is not Implementation.PRODUCTION or not job.gradient_accumulation_fusion:
+        return 0
+    kinds = {job.text.layers[index]: index for chunk in job.chunks[stage] for index in chunk.layers}
+    shapes: dict[str, int] = {}
+    for index in kinds.values():
+        for weights in layer_weights(job, index):
+            if weights.trainable and weights.name in _CACHED:
+                elements = weights.elements
+                if weights.expert:
+                    assert job.text.experts is not None
+                    elements //= job.text.experts.count // job.layout.expert
+                shapes[weights.name] = elements
+    return job.precision.activation_bytes * sum(shapes.values())
+
+
+_CACHED = frozenset(
+    {"query", "key and value", "attention output", "feed-forward", "routed experts", "shared expert"}
+)
+
+
+def fsdp_parts(job: TrainingJob, weights: tuple[Weights, ...]) -> tuple[Part, ...]:
+    """Units that Megatron FSDP gathers and the gradients that wait to be reduced, in forward and backward.
+
+    Everything sharded: the current unit, half a unit of prefetch, and a unit of gradients.
+    Gradients sharded: before PR #6357 no units existed, so the whole model's gradients are one bucket (B).
+    """
+    if job.sharding in (Sharding.NONE, Sharding.STATES):
+        return ()
+    trainable = [group for group in weights if group.trainable]
+    if job.sharding is Sharding.STATES_GRADIENTS:
+        bucket = job.precision.gradient_bytes * sum(group.elements for group in trainable)
+        return (_part("unsharded gradient bucket", "g*P", bucket, Category.COMMUNICATION),)
+    layers = max(1, len(job.text.layers) // job.layout.pipeline)
+    unit = sum(group.elements for group in weights if group.layer_unit) // layers
+    rest = sum(group.elements for group in weights if not group.layer_unit)
+    return (
+        _part(
+            "gathered FSDP unit",
+            "1.5*w*U",
+            job.precision.parameter_bytes * 3 * unit // 2,
+            Category.COMMUNICATION,
+        ),
+        _part(
+            "gathered root weights", "w*root", job.precision.parameter_bytes * rest, Category.COMMUNICATION
+        ),
+        _part("gradients to reduce", "g*U", job.precision.gradient_bytes * unit, Category.COMMUNICATION),
+    )
+
+
+def outside_bytes(job: TrainingJob, allocated_bytes: int, calibration: Calibration) -> tuple[int, int]:
+    """(fragmentation, context): bytes of the card that the allocator's allocated figure does not show."""
+    if job.implementation is Implementation.UNFUSED:
+        return 0, 0
+    share = (
+        calibration.fragmentation_expandable if job.expandable_segments else calibration.fragmentation_default
+    )
+    layout = job.layout
+    groups = (
+        layout.tensor,
+        layout.context,
+        layout.pipeline,
+        layout.data,
+        layout.expert,
+        layout.expert_tensor,
+    )
+    communicators = sum(size > 1 for size in groups)
+    return round(
+        share * allocated_bytes
+    ), calibration.context_bytes + communicators * calibration.communicator_bytes
