@@ -1,0 +1,74 @@
+"""Overlays: single packages in folders of their own, put in front of a shared environment.
+
+A commit that only moves one such package needs no second environment. A folder is
+named by what is in it (name, version, and the wheel's own digest where the wheel is
+at hand), made under a lock, and never changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.building import BuildSteps, Built, build_once, uv_program
+from workers.requirement_lock import Pin, normalised
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlay:
+    """One package in its own folder."""
+
+    key: str
+    folder: Path
+    pin: Pin
+
+
+def make_overlay(
+    root: Path,
+    pin: Pin,
+    *,
+    python: Path,
+    platform: str,
+    find_links: Sequence[str],
+    progress: Callable[[str], None],
+    cancelled: Callable[[], bool],
+) -> Overlay:
+    """The package's folder, made if it is not there. Raises Unbuildable, BuildHostError, Cancelled."""
+    wheel = find_wheel(pin, find_links)
+    source = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else f"index {platform}"
+    digest = hashlib.sha256(f"{pin.name}=={pin.version} {source}".encode()).hexdigest()[:16]
+    key = f"{pin.name}-{pin.version}-{digest}"
+
+    def build(folder: Path, steps: BuildSteps) -> None:
+        packages = folder / "packages"
+        wanted = str(wheel) if wheel else f"{pin.name}{pin.extras}=={pin.version}"
+        links = [] if wheel else [word for link in find_links for word in ("--find-links", link)]
+        tool = uv_program()
+        program = (
+            [tool, "pip", "install", "--python", str(python), "--compile-bytecode"]
+            if tool
+            else [str(python), "-m", "pip", "install"]
+        )
+        steps.run(
+            f"installing the overlay {pin.name}=={pin.version}",
+            [*program, "--no-deps", "--target", str(packages), *links, wanted],
+        )
+        shutil.rmtree(packages / "bin", ignore_errors=True)  # scripts of a folder that will be renamed
+
+    built: Built = build_once(root / "overlays", key, build, progress=progress, cancelled=cancelled)
+    return Overlay(key=key, folder=built.folder / "packages", pin=pin)
+
+
+def find_wheel(pin: Pin, find_links: Sequence[str]) -> Path | None:
+    """The wheel of exactly this version in the folders, the first that has one."""
+    for folder in find_links:
+        for path in sorted(Path(folder).glob("*.whl")):
+            parts = path.name.split("-")
+            version = re.sub(r"_", "+", parts[1]) if len(parts) >= 5 else ""
+            if normalised(parts[0]) == pin.name and version in (pin.version, pin.version.replace("-", "+")):
+                return path
+    return None
