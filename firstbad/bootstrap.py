@@ -6,15 +6,19 @@ import logging
 import os
 import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import structlog
+from fastapi import FastAPI
 
 from bisection.adapters.catalogue import Catalogue
 from bisection.adapters.queue import Queue, make_celery
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.tokens import Scope, Tokens
 from firstbad.settings import Settings
+from service.application import create_app
+from service.settings import ServiceSettings
 from workers.context import WorkerContext
 
 
@@ -43,6 +47,16 @@ def worker_context(settings: Settings, queue: str, name: str) -> WorkerContext:
         hints=open_queue(settings),
         catalogue=open_catalogue(settings),
         root=settings.home,
+    )
+
+
+def make_api(settings: Settings) -> FastAPI:
+    """The API of this home, reachable at the settings' port of the loopback address."""
+    return create_app(
+        database=open_database(settings),
+        queue=open_queue(settings),
+        catalogue=open_catalogue(settings),
+        settings=ServiceSettings(public_url=f"http://127.0.0.1:{settings.port}", version=version("firstbad")),
     )
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -78,7 +79,7 @@ def up(workers: Workers = DEFAULT_WORKERS) -> None:
 
 
 @app.command(hidden=True)
-def api(port: int, follow: int = 0) -> None:
+def api(port: Annotated[int, typer.Option()], follow: Annotated[int, typer.Option(hidden=True)] = 0) -> None:
     """The API alone, on loopback."""
     import uvicorn
 
@@ -89,7 +90,7 @@ def api(port: int, follow: int = 0) -> None:
         follow_parent(follow)
     configure_logs()
     uvicorn.run(
-        make_api(read_settings()),
+        make_api(replace(read_settings(), port=port)),
         host="127.0.0.1",
         port=port,
         log_level="warning",

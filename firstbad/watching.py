@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -26,7 +26,7 @@ class ServerGone(RuntimeError):
     """The server no longer answers; start `firstbad up` again, nothing is lost."""
 
 
-def _patiently(call: Callable[[], Any]) -> Any:
+def _patiently(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -43,23 +43,21 @@ def _patiently(call: Callable[[], Any]) -> Any:
 def watch(client: Client, bisection_id: str, console: Console) -> dict[str, Any]:
     """Show the bisection until it has ended, or waits for its confirmation; returns it."""
 
-    def look() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        return client.get(bisection_id), client.trials(bisection_id)
+    def look() -> dict[str, Any]:
+        return client.get(bisection_id)
 
     if not console.is_terminal:
         return _report_lines(look, console)
     with Live(console=console, refresh_per_second=4) as live:
         while True:
-            bisection, trials = _patiently(look)
-            live.update(_picture(bisection, trials))
+            bisection = _patiently(look)
+            live.update(_picture(bisection))
             if bisection["status"] in ("ended", "planned"):
-                return dict(bisection)
+                return bisection
             time.sleep(_LOOK_SECONDS)
 
 
-def _report_lines(
-    look: Callable[[], tuple[dict[str, Any], list[dict[str, Any]]]], console: Console
-) -> dict[str, Any]:
+def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[str, Any]:
     said: set[str] = set()
 
     def say(text: str) -> None:
@@ -68,16 +66,16 @@ def _report_lines(
             console.print(Text(text), soft_wrap=True)
 
     while True:
-        bisection, trials = _patiently(look)
+        bisection = _patiently(look)
         say(_headline(bisection))
-        for trial in trials:
+        for trial in bisection["trials"]:
             head = f"trial {trial['ordinal'] + 1} {trial['commit'][:10]} ({trial['purpose']})"
             if trial["progress"]:
                 say(terminal_safe(f"{head}: {trial['progress']}"))
             if trial["verdict"]:
                 say(
                     terminal_safe(
-                        f"{head}: {trial['verdict']} - {trial['reason']} [{trial['seconds']:.0f} s]"
+                        f"{head}: {trial['verdict']} - {trial['verdict_why']} [{trial['seconds']:.0f} s]"
                     )
                 )
         if bisection["status"] in ("ended", "planned"):
@@ -91,13 +89,13 @@ def _headline(bisection: Mapping[str, Any]) -> str:
     return f"bisection {bisection['id']}: {bisection['status']}{size}"
 
 
-def _picture(bisection: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _picture(bisection: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for name in ("#", "commit", "purpose", "verdict", "what happened", "s"):
         table.add_column(name, justify="right" if name in "#s" else "left", overflow="ellipsis")
-    for trial in trials:
+    for trial in bisection["trials"]:
         verdict = trial["verdict"] or trial["status"]
-        text = trial["reason"] or trial["progress"] or trial["why"]
+        text = trial["verdict_why"] or trial["progress"] or trial["why"]
         table.add_row(
             str(trial["ordinal"] + 1),
             trial["commit"][:10],

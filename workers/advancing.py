@@ -7,6 +7,8 @@ once do no harm: the later one finds its view old and looks again.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import structlog
 
 from bisection.adapters.catalogue import Profile
@@ -67,10 +69,14 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
             return False
 
 
+def _age_seconds(row: BisectionRow) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(row.created_at)).total_seconds()
+
+
 def _cancelled_early() -> Finding:
     return Finding(
         kind=FindingKind.NONE,
-        why="it was cancelled before anything was measured",
+        why="It was cancelled before anything was measured.",
         problem="cancelled",
     )
 
@@ -99,7 +105,11 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     ledger, pending = Trials.ledger(rows), Trials.pending(rows)
     search = Search.replay(spec, ledger)
     if row.cancel_requested:
-        return _conclude(context, row, search.best_answer("it was cancelled", "cancelled"))
+        return _conclude(context, row, search.answer_now("It was cancelled.", "cancelled"))
+    limit = spec.budget.seconds
+    if limit is not None and _age_seconds(row) > limit:
+        why = f"The budget of {limit:g} seconds is spent."
+        return _conclude(context, row, search.answer_now(why, "budget-spent"))
     refused = [e.measurement for e in ledger if e.measurement.signature == UNKNOWN_KEY_SIGNATURE]
     if refused:
         return _conclude(context, row, rejected(refused[0].reason, "unknown-configuration-key"))

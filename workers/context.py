@@ -37,9 +37,5 @@ class WorkerContext:
         return Roster(self.database)
 
     @property
-    def mirrors(self) -> Path:
-        return self.root / "mirrors"
-
-    @property
     def serves_control(self) -> bool:
         return self.queue == CONTROL

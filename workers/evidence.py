@@ -69,7 +69,7 @@ def gather_evidence(
         return evidence
     before, after = (_side(context, spec, rows, commit) for commit in pair)
     try:
-        mirror = open_mirror(context, context.catalogue, profile)
+        mirror = open_mirror(context, profile)
         before, after = (_with_lock(mirror, profile, side) for side in (before, after))
         evidence = replace(evidence, **_git_evidence(mirror, spec, finding))
     except (MirrorError, CatalogueError) as error:

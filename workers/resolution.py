@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bisection.adapters.catalogue import Catalogue, CatalogueError, Profile
+from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import BadRange, Mirror, MirrorError, MissingPath, UnknownRef, Unreachable
 from bisection.criteria import Criterion
 from bisection.finding import Finding, FindingKind
 from bisection.forecast import forecast
 from bisection.specification import BisectionSpec, Budget
 from workers.context import WorkerContext
+from workers.workspaces import mirror_of
 
 #: What git refused, as pages of docs/errors.
 PROBLEMS: Mapping[type[MirrorError], str] = {
@@ -52,9 +53,8 @@ def criterion_of(request: Mapping[str, Any], profile: Profile) -> Criterion:
     return Criterion.from_json({**wanted, "capacity_bytes": capacity})
 
 
-def open_mirror(context: WorkerContext, catalogue: Catalogue, profile: Profile) -> Mirror:
-    entry = catalogue.repository(profile.repository)
-    return Mirror(context.mirrors / f"{entry.name}.git", entry.url)
+def open_mirror(context: WorkerContext, profile: Profile) -> Mirror:
+    return mirror_of(context.root, context.catalogue.repository(profile.repository))
 
 
 def resolve(
@@ -62,7 +62,7 @@ def resolve(
 ) -> Resolved | Finding:
     """Ask git. ``past_seconds`` is what a trial of this profile took so far, if one was run."""
     try:
-        mirror = open_mirror(context, context.catalogue, profile)
+        mirror = open_mirror(context, profile)
         mirror.fetch()
         good, bad = mirror.resolve(request["good"]), mirror.resolve(request["bad"])
         commits = mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths)
