@@ -32,7 +32,7 @@ def visible(text: str, *, limit: int = LONGEST_TEXT) -> str:
         text = text[: limit - 1] + "…"
     text = re.sub(r"[\r\n\t]+", " ", text)
     shown = "".join(_escape(c) if _is_hidden(c) else c for c in text)
-    return _MARK_PILE.sub(r"\1", shown).strip()
+    return _MARK_PILE.sub(r"\1", shown)
 
 
 def terminal_safe(text: str, *, limit: int = 20_000) -> str:
@@ -60,15 +60,16 @@ def markup(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """For GitHub's Markdown: a sentence of ours that may quote a stranger. Only letters come through.
+    """For GitHub's Markdown: one line of ours that may quote a stranger; it comes out as it went in.
 
     Mentions, references and bare links act on plain text, and no backslash stops them: an invisible
-    space after their first character does.
+    space inside them does.
     """
-    shown = re.sub(r"([\\`*_{}\[\]()#+!|~>$-])", r"\\\1", visible(text, limit=4_000))
-    shown = shown.replace("&", "&amp;").replace("<", "&lt;")
+    shown = re.sub(r"([\\`*_{}\[\]#>~|$])", r"\\\1", visible(text, limit=4_000))
+    shown = re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", r"\1&#8203;\2", shown)
+    shown = shown.replace("&", "&amp;").replace("&amp;#8203;", "&#8203;").replace("<", "&lt;")
     shown = re.sub(r"([@#])(?=\w)", r"\1&#8203;", shown)
-    shown = re.sub(r"(?i)(\bGH|www)(?=\\?[-.])", r"\1&#8203;", shown)
+    shown = re.sub(r"(?i)\b(GH|www)(?=[-.])", r"\1&#8203;", shown)
     return shown.replace("://", ":&#8203;//")
 
 

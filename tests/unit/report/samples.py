@@ -271,8 +271,8 @@ def posterior(line: CommitRange, culprit: int, confidence: float) -> dict[str, f
     return {
         **shares,
         line.commits[culprit].hash: confidence,
-        "no culprit": (1 - confidence) * 0.15,
-        "good end already bad": (1 - confidence) * 0.05,
+        "no-culprit": (1 - confidence) * 0.15,
+        "good-end-is-bad": (1 - confidence) * 0.05,
     }
 
 

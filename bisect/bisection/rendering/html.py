@@ -1,0 +1,165 @@
+"""The report as one self-contained page: inline styles and pictures, no script, nothing fetched.
+
+The page forbids itself everything else by its content security policy: a service that sends it may
+send the same policy as a header.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from bisection.finding import FindingKind
+from bisection.quantities import show_bytes
+from bisection.regression import RegressionKind
+from bisection.rendering import wording
+from bisection.rendering.escaping import terminal_safe, visible
+from bisection.rendering.memory_pictures import memory_bars, time_bars
+from bisection.rendering.step_pictures import step_lines
+from bisection.rendering.svg import NARROW, WIDE, stylesheet
+from bisection.rendering.trial_pictures import posterior_bars, timeline
+from bisection.report import CulpritReport
+from bisection.report_parts import RemedyRow
+
+_PICTURES = {
+    "memory": memory_bars,
+    "time": time_bars,
+    "steps": step_lines,
+    "timeline": timeline,
+    "posterior": posterior_bars,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RemedyWords:
+    title: str
+    change: str
+    effect: str
+    cost: str
+    standing: str
+    style: str
+
+    @classmethod
+    def of(cls, remedy: RemedyRow) -> _RemedyWords:
+        return cls(
+            title=remedy.title,
+            change=wording.remedy_change(remedy),
+            effect=wording.remedy_effect(remedy),
+            cost=wording.remedy_cost(remedy),
+            standing=wording.remedy_standing(remedy),
+            style="standing-illegal" if not remedy.legal else "standing-proven" if remedy.proven else "",
+        )
+
+
+def render_html(report: CulpritReport, *, documentation: str = "") -> str:
+    """The whole page. ``documentation`` is the URL of docs/; without it pages are only named."""
+    growth = wording.growth_rows(report)
+    throughput = report.regression is not None and report.regression.kind is RegressionKind.THROUGHPUT
+    pictures = {
+        name: (
+            Markup(draw(report, width=WIDE, suffix="-wide")),
+            Markup(draw(report, width=NARROW, suffix="-narrow")),
+        )
+        if draw(report)
+        else None
+        for name, draw in _PICTURES.items()
+    }
+    page: str = (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            report=report,
+            title=wording.title(report),
+            kicker=_KICKERS[report.finding.kind],
+            style=Markup(_style()),
+            policy=content_security_policy(),
+            stamp=wording.stamp(report),
+            disproof=wording.disproof(report),
+            show_why=report.finding.kind in (FindingKind.FOUND, FindingKind.SET),
+            facts=wording.facts(report),
+            pictures=pictures,
+            throughput_first=throughput,
+            growth=growth,
+            total=wording.total_row(report),
+            growth_column="activity" if throughput else "component",
+            growth_caption="Seconds of a steady step" if throughput else "Bytes at the instant of the peak",
+            where_heading="Where the time went" if throughput else "Where the memory went",
+            memory_caption=_memory_caption(report),
+            sides=wording.sides(report),
+            sentences=wording.evidence_sentences(report),
+            changes=[wording.change_row(change) for change in report.config_delta or ()],
+            pins=[wording.pin_row(change) for change in report.pin_delta],
+            remedies=[_RemedyWords.of(remedy) for remedy in report.remedies],
+            trials=[wording.trial_words(report, row) for row in report.trials],
+            documentation=documentation.rstrip("/"),
+        )
+    )
+    return re.sub(r"\n{2,}", "\n", page)
+
+
+def content_security_policy() -> str:
+    """What the page may do: use its own styles, and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+_KICKERS = {
+    FindingKind.FOUND: "first bad commit found",
+    FindingKind.SET: "narrowed to a set",
+    FindingKind.NONE: "no commit named",
+    FindingKind.REJECTED: "not carried out",
+}
+
+
+def _memory_caption(report: CulpritReport) -> str:
+    memory = report.memory
+    if memory is None or memory.culprit is None:
+        return "Bytes at the instant of the peak, on the worst rank."
+    if memory.truncated:
+        return "Bytes when the allocation was refused: the run did not get to its own peak."
+    if not memory.capacity_bytes:
+        return "Bytes at the instant of the peak, on the worst rank."
+    over = memory.culprit.allocated_bytes - memory.capacity_bytes
+    side = wording.sides(report)[1]
+    return (
+        "Bytes at the instant of the peak, on the worst rank. "
+        f"The {side} is {show_bytes(abs(over))} {'above' if over > 0 else 'below'} the limit."
+    )
+
+
+@cache
+def _style() -> str:
+    page = resources.files("bisection.rendering").joinpath("report.css").read_text(encoding="utf-8")
+    return page + stylesheet()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("bisection", "rendering"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = lambda text, limit=600: visible(str(text), limit=limit)
+    environment.filters["block"] = terminal_safe
+    environment.filters["sentence"] = wording.sentence
+    environment.filters["ticks"] = _ticks
+    return environment
+
+
+def _ticks(text: str) -> Markup:
+    """A note of ours in which commands stand between backticks."""
+    parts = visible(text, limit=4_000).split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else escape(part)
+        for index, part in enumerate(parts)
+    )

@@ -1,0 +1,167 @@
+"""The report as plain text for a terminal or a mail: no colours, no control characters.
+
+Text, not markup: a program that prints it must not interpret brackets in it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from bisection.finding import FindingKind
+from bisection.rendering import wording
+from bisection.rendering.escaping import terminal_safe, visible
+from bisection.rendering.text_pictures import growth_picture, timeline_picture
+from bisection.report import CulpritReport
+from bisection.way_back import Recipe
+
+
+def render_text(report: CulpritReport, *, columns: int = 100) -> str:
+    """The whole report, wrapped at ``columns`` (commands are not: they are to be copied)."""
+    return terminal_safe("\n".join(_lines(report, max(columns, 60))), limit=1_000_000).rstrip() + "\n"
+
+
+def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
+    stamp = wording.stamp(report)
+    yield from _wrap(
+        "".join(f"`{visible(r.text)}`" if r.foreign else r.text for r in report.headline), columns
+    )
+    yield ""
+    if report.simulation:
+        yield f"*** {stamp} ***"
+        yield from _wrap(" ".join(report.simulation.notes), columns)
+        if report.simulation.patches:
+            used = ", ".join(f"{visible(n)} {count} times" for n, count in report.simulation.patches.items())
+            yield from _wrap(f"Stand-ins used, in one trial: {used}.", columns)
+        yield ""
+    if report.finding.kind in (FindingKind.FOUND, FindingKind.SET):
+        yield from _wrap(
+            f"{wording.sentence(visible(report.finding.why, limit=4_000))} {wording.disproof(report)}",
+            columns,
+        )
+        yield ""
+    for name, value, _ in wording.facts(report):
+        yield f"{name + ':':<12}{visible(value)}"
+    yield from _where(report, columns)
+    yield from _changed(report)
+    if len(report.suspects) > 1:
+        yield from _heading("THE SUSPECTS", "")
+        yield from (
+            f"  {wording.commit_words(commit)} by {visible(commit.author)}" for commit in report.suspects
+        )
+    if report.way_back:
+        yield from _heading("THE WAY BACK", "")
+        for recipe in report.way_back:
+            yield from _recipe(recipe, columns)
+    yield from _remedies(report, columns)
+    yield from _trials(report, columns)
+    if report.reproduce:
+        yield from _heading("BY HAND", "")
+        yield from _recipe(report.reproduce, columns)
+    if report.git_bisect_log:
+        yield from _heading("REPLAY IN PLAIN GIT (git bisect replay FILE)", "")
+        yield report.git_bisect_log.rstrip()
+    if report.notes or report.links:
+        yield from _heading("NOTES", "")
+        for note in report.notes:
+            yield from _wrap(f"- {visible(note, limit=4_000)}", columns, indent=2)
+        yield from (f"- what {visible(link.name)} means: {visible(link.page)}" for link in report.links)
+
+
+def _heading(words: str, stamp: str) -> list[str]:
+    return ["", f"{words}  [{stamp}]" if stamp else words]
+
+
+def _where(report: CulpritReport, columns: int) -> Iterable[str]:
+    rows = wording.growth_rows(report)
+    if not rows:
+        return
+    yield from _heading("WHERE IT WENT", wording.stamp(report))
+    yield growth_picture(report, columns=columns)
+    yield ""
+    before, after = wording.sides(report)
+    table = [("", before, after, "change")]
+    table += [(f"{'>' if row.named else ' '} {row.name}", row.before, row.after, row.growth) for row in rows]
+    total = wording.total_row(report)
+    if total:
+        table.append(("  in all", *total))
+    yield from _columns(table)
+    yield ""
+    for sentence in wording.evidence_sentences(report):
+        yield from _wrap(f"- {visible(sentence)}", columns, indent=2)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _changed(report: CulpritReport) -> Iterable[str]:
+    changes = [wording.change_row(change) for change in report.config_delta or ()]
+    pins = [wording.pin_row(change) for change in report.pin_delta]
+    files = report.diff_summary.files if report.diff_summary else ()
+    if not (changes or pins or files):
+        return
+    yield from _heading("WHAT CHANGED", "")
+    for name, before, after in (*changes, *pins):
+        yield f"  {visible(name)}: {visible(before)} -> {visible(after)}"
+    for file in files:
+        counted = f"  +{file.added} -{file.removed}" if file.added is not None else ""
+        yield f"  {visible(file.path)}{counted}"
+    if report.diff_summary and report.diff_summary.left_out:
+        yield f"  and {report.diff_summary.left_out} more files"
+
+
+def _recipe(recipe: Recipe, columns: int) -> Iterable[str]:
+    yield from _wrap(f"{visible(recipe.title)}. {visible(recipe.note, limit=4_000)}".rstrip(), columns)
+    yield from (f"    {line}" for line in recipe.text.split("\n") if line)
+
+
+def _remedies(report: CulpritReport, columns: int) -> Iterable[str]:
+    if not report.remedies:
+        return
+    yield from _heading("REMEDIES (estimates unless proven)", "")
+    for remedy in report.remedies:
+        yield from _wrap(f"- {visible(remedy.title)}: {wording.remedy_effect(remedy)}.", columns, indent=2)
+        yield from _wrap(f"  {visible(wording.remedy_change(remedy))}", columns, indent=2)
+        said = f"  {wording.remedy_cost(remedy)}. {wording.sentence(wording.remedy_standing(remedy))}"
+        yield from _wrap(visible(said), columns, indent=2)
+
+
+def _trials(report: CulpritReport, columns: int) -> Iterable[str]:
+    if not report.trials:
+        return
+    yield from _heading(f"THE EVIDENCE: {len(report.trials)} TRIALS", wording.stamp(report))
+    picture = timeline_picture(report, columns=columns)
+    if picture:
+        yield picture
+        yield ""
+    for row in report.trials:
+        words = wording.trial_words(report, row)
+        yield from _wrap(
+            f"{words.number:>3} {words.sign} {words.verdict:<5} {words.value:>10}  {words.commit}",
+            columns,
+            indent=23,
+        )
+        yield from _wrap(f"{'':23}{words.reason} ({words.purpose}; {words.details})", columns, indent=23)
+    shares = wording.suspicion_lines(report)
+    if shares:
+        yield ""
+        yield "Belief after the last trial:"
+        yield from (f"  {line}" for line in shares)
+
+
+def _wrap(text: str, columns: int, *, indent: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text,
+        columns,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+        drop_whitespace=True,
+    ) or [""]

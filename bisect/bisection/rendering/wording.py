@@ -1,0 +1,345 @@
+"""What all formats of a report say alike: names, the stamp, the rows of the tables.
+
+Plain text, not yet escaped for any format; what strangers wrote is marked by the caller's place for
+it. No markup here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bisection.commits import Commit
+from bisection.configuration_delta import KeyChange, show_value
+from bisection.criteria import CriterionKind, Verdict
+from bisection.finding import FindingKind
+from bisection.ledger import Purpose
+from bisection.quantities import show_bytes, show_confidence
+from bisection.regression import RegressionKind
+from bisection.rendering.escaping import visible
+from bisection.report import CulpritReport
+from bisection.report_parts import PinChange, PinKind, RemedyRow, TrialRow
+from memory_models.breakdown import Activity, Component
+
+COMPONENT_NAMES = {
+    Component.VISION: "vision",
+    Component.PROJECTOR: "projector",
+    Component.DECODER: "decoder",
+    Component.EXPERTS: "experts",
+    Component.EMBEDDING_AND_LOSS: "embedding and loss",
+    Component.RUNTIME: "runtime",
+}
+ACTIVITY_NAMES = {
+    Activity.VISION: "vision",
+    Activity.PROJECTOR: "projector",
+    Activity.DECODER: "decoder",
+    Activity.EXPERTS: "experts",
+    Activity.DISPATCH: "dispatch",
+    Activity.EMBEDDING_AND_LOSS: "embedding and loss",
+    Activity.OPTIMIZER: "optimizer",
+    Activity.DATA: "data",
+    Activity.IDLE: "idle",
+}
+OTHER_ANSWERS = {
+    "no-culprit": "nothing in the range is to blame",
+    "good-end-is-bad": "the good end is already bad",
+}
+KIND_WORDS = {
+    RegressionKind.IMAGE_LOAD: "a larger image load",
+    RegressionKind.FRAGMENTATION: "fragmentation of the allocator",
+    RegressionKind.RETENTION: "bytes kept from step to step",
+    RegressionKind.FIRST_STEP: "the first step alone",
+    RegressionKind.LAYOUT: "the layout of parameters, gradients and optimizer states",
+    RegressionKind.LOSS: "logits and loss",
+    RegressionKind.IMBALANCE: "uneven routing to the experts",
+    RegressionKind.ACTIVATIONS: "activations",
+    RegressionKind.ENVIRONMENT: "the environment",
+    RegressionKind.THROUGHPUT: "time",
+    RegressionKind.FAILURE: "a failure",
+}
+VERDICT_SIGNS = {Verdict.GOOD: "●", Verdict.BAD: "■", Verdict.SKIP: "▽", Verdict.RETRY: "×"}
+PURPOSE_WORDS = {
+    Purpose.END: "end of the range",
+    Purpose.SEARCH: "search",
+    Purpose.CONFIRM: "confirmation",
+    Purpose.REVERT: "bad end without the culprit",
+}
+
+
+def title(report: CulpritReport) -> str:
+    """A few words for the title of a page or a mail."""
+    return {
+        FindingKind.FOUND: f"First bad commit: {report.culprit.short if report.culprit else ''}",
+        FindingKind.SET: f"First bad commit: one of {len(report.suspects)}",
+        FindingKind.NONE: "No commit was named",
+        FindingKind.REJECTED: "The bisection was not carried out",
+    }[report.finding.kind]
+
+
+def stamp(report: CulpritReport) -> str:
+    """What stands next to every figure that no GPU made; "" where one did."""
+    if report.simulation is None:
+        return ""
+    devices = " and ".join(device.replace("_", " ").upper() for device in report.simulation.devices)
+    return f"SIMULATED on {devices}, not a GPU"
+
+
+def sides(report: CulpritReport) -> tuple[str, str]:
+    """Names of the two states that are compared."""
+    if report.finding.kind is FindingKind.FOUND:
+        return "last good", "culprit"
+    if report.finding.kind is FindingKind.SET:
+        return "good before", "bad after"
+    return "good end", "bad end"
+
+
+def commit_words(commit: Commit) -> str:
+    return f"{commit.short} {visible(commit.subject, limit=120)}"
+
+
+def disproof(report: CulpritReport) -> str:
+    """What would show that the answer is wrong."""
+    if report.finding.kind is FindingKind.FOUND:
+        return "It would be disproved by a run of the commit that passes, or of its parent that fails alike."
+    if report.finding.kind is FindingKind.SET:
+        return "A run of any of these commits narrows the set."
+    return ""
+
+
+def sentence(text: str) -> str:
+    """With a capital first and a full stop last."""
+    shown = text[:1].upper() + text[1:]
+    return shown if shown.endswith((".", "!", "?")) else f"{shown}."
+
+
+def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
+    """Name, value, and whether the value is code."""
+    subject = report.subject
+    if subject is None:
+        return []
+    criterion = subject.criterion
+    limit = {
+        CriterionKind.OUT_OF_MEMORY: f"peak above a capacity of {show_bytes(criterion.capacity_bytes or 0)}",
+        CriterionKind.PEAK_MEMORY: f"peak above {show_bytes(int(criterion.threshold or 0))}",
+        CriterionKind.THROUGHPUT: f"fewer than {criterion.threshold or 0:,.1f} useful tokens a second",
+        CriterionKind.CRASH: "the failure of the bad end",
+    }[criterion.kind]
+    seconds = sum(row.seconds for row in report.trials)
+    rows = [
+        ("Repository", subject.repository, True),
+        ("Profile", subject.profile, True),
+        ("Bad means", limit, False),
+        ("Range", f"{subject.good[:10]}..{subject.bad[:10]}", True),
+        (
+            "Size",
+            f"{subject.commits} commits, {len(report.trials)} trials, {duration(seconds)} of trials",
+            False,
+        ),
+        ("Ended", subject.finished_at.replace("T", " ").replace("Z", " UTC"), False),
+        ("Bisection", subject.bisection, True),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthRow:
+    """One line of the table of components or activities, in words."""
+
+    name: str
+    before: str
+    after: str
+    growth: str
+    share: float  #: of the largest side, 0..1: for a bar of text
+    named: bool  #: the one that is blamed
+
+
+def growth_rows(report: CulpritReport) -> list[GrowthRow]:
+    """By activity for a throughput regression, else by component at the peak; empty if not measured."""
+    regression = report.regression
+    if regression and regression.kind is RegressionKind.THROUGHPUT and report.time:
+        old, new = report.time.parent.by_activity(), report.time.culprit.by_activity()
+        most = max([*old.values(), *new.values(), 1e-9])
+        return [
+            GrowthRow(
+                name=ACTIVITY_NAMES[a],
+                before=f"{old[a]:.3f} s",
+                after=f"{new[a]:.3f} s",
+                growth=f"{new[a] - old[a]:+.3f} s" if new[a] != old[a] else "–",
+                share=new[a] / most,
+                named=a is regression.activity,
+            )
+            for a in Activity
+            if old[a] or new[a]
+        ]
+    memory = report.memory
+    if memory is None or memory.parent is None or memory.culprit is None:
+        return []
+    before, after = memory.parent.breakdown.by_component(), memory.culprit.breakdown.by_component()
+    largest = max([*before.values(), *after.values(), 1])
+    return [
+        GrowthRow(
+            name=COMPONENT_NAMES[c],
+            before=show_bytes(before[c]),
+            after=show_bytes(after[c]),
+            growth=show_bytes(after[c] - before[c], signed=True) if after[c] != before[c] else "–",
+            share=after[c] / largest,
+            named=regression is not None and c is regression.component,
+        )
+        for c in Component
+        if before[c] or after[c]
+    ]
+
+
+def total_row(report: CulpritReport) -> tuple[str, str, str] | None:
+    """Before, after and growth of the whole, under the rows of `growth_rows`."""
+    regression = report.regression
+    if regression and regression.kind is RegressionKind.THROUGHPUT and report.time:
+        old, new = report.time.parent.total_seconds, report.time.culprit.total_seconds
+        return f"{old:.3f} s", f"{new:.3f} s", f"{new - old:+.3f} s"
+    memory = report.memory
+    if memory is None or memory.parent is None or memory.culprit is None:
+        return None
+    before, after = memory.parent.allocated_bytes, memory.culprit.allocated_bytes
+    return show_bytes(before), show_bytes(after), show_bytes(after - before, signed=True)
+
+
+def evidence_sentences(report: CulpritReport) -> list[str]:
+    """What the attribution rests on, and how far the memory model agrees."""
+    regression = report.regression
+    if regression is None:
+        return []
+    sentences = list(regression.evidence)
+    if regression.share is not None and regression.component is not None:
+        sentences.append(
+            f"{round(100 * regression.share)} % of all growth is in {COMPONENT_NAMES[regression.component]}; "
+            f"the signature is that of {KIND_WORDS[regression.kind]}."
+        )
+    if regression.explained_share is not None:
+        sentences.append(
+            f"The memory model's delta of the two configurations explains "
+            f"{round(100 * regression.explained_share)} % of the measured one, component by component."
+        )
+    sentences.append(f"The evidence for the place is {regression.confidence}.")
+    return sentences
+
+
+def change_row(change: KeyChange) -> tuple[str, str, str]:
+    return (
+        change.key,
+        show_value(change.before, change.before_type),
+        show_value(change.after, change.after_type),
+    )
+
+
+def pin_row(change: PinChange) -> tuple[str, str, str]:
+    cut = 10 if change.kind is PinKind.REPOSITORY else 80
+    return change.name, (change.before or "(absent)")[:cut], (change.after or "(absent)")[:cut]
+
+
+def remedy_change(remedy: RemedyRow) -> str:
+    return ", ".join(f"{key}={show_setting(value)}" for key, value in remedy.change.items())
+
+
+def show_setting(value: object) -> str:
+    return value if isinstance(value, str) else repr(value).replace("'", '"')
+
+
+def remedy_effect(remedy: RemedyRow) -> str:
+    """Estimated saving and peak, and whether it fits."""
+    fits = "fits" if remedy.estimate.fits else "does not fit"
+    return f"{show_bytes(remedy.saving_bytes)} less, peak {show_bytes(remedy.estimate.peak_bytes)}: {fits}"
+
+
+def remedy_cost(remedy: RemedyRow) -> str:
+    slower = f"about {remedy.estimate.slowdown:.0%} slower" if remedy.estimate.slowdown else "no slower"
+    return f"{slower}; {remedy.cost}" if remedy.cost else slower
+
+
+def remedy_standing(remedy: RemedyRow) -> str:
+    if not remedy.legal:
+        return f"not legal: {remedy.why_not}"
+    if remedy.proven is None:
+        return "estimated, not tried"
+    return f"{'proven' if remedy.proven else 'tried, and it failed'}: {remedy.proof}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialWords:
+    """One trial in words. ``commit`` and ``reason`` hold what strangers wrote."""
+
+    number: str
+    commit: str
+    place: str
+    verdict: str
+    sign: str
+    outcome: str
+    reason: str
+    value: str
+    purpose: str
+    why: str
+    where: str
+    details: str
+
+
+def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
+    commit = report.commits[row.position] if row.position is not None else None
+    overrides = ", ".join(f"{name}={value[:10]}" for name, value in (*row.state.pins, *row.state.packages))
+    if row.useful_tokens_per_second is not None and _is_throughput(report):
+        value = f"{row.useful_tokens_per_second:,.1f} tokens/s"
+    else:
+        value = show_bytes(row.peak_bytes) if row.peak_bytes is not None else "–"
+    details = [f"attempt {row.attempt}", duration(row.seconds)]
+    if row.images:
+        details.append(f"{row.images} {'real' if row.real_data else 'mock'} images")
+    details.append(
+        f"limit {show_bytes(row.capacity_bytes)} enforced" if row.capacity_bytes else "no limit enforced"
+    )
+    return TrialWords(
+        number=str(row.sequence + 1),
+        commit=(commit_words(commit) if commit else row.state.commit[:10])
+        + (f" with {overrides}" if overrides else ""),
+        place=str(row.position) if row.position is not None and row.is_plain else "–",
+        verdict=str(row.verdict),
+        sign=VERDICT_SIGNS[row.verdict],
+        outcome=row.outcome.value.replace("_", " "),
+        reason=reason_words(row.reason),
+        value=value,
+        purpose=PURPOSE_WORDS[row.purpose],
+        why=row.why,
+        where=" on ".join(part for part in (row.worker, row.hardware or row.device) if part),
+        details=", ".join(details),
+    )
+
+
+def reason_words(reason: str) -> str:
+    """A judgement's sentence with its byte counts in binary units.
+
+    Judgements keep exact bytes; people read MiB.
+    """
+    words = visible(reason, limit=300).split(" ")
+    for index, word in enumerate(words):
+        bare = word.rstrip(".,;")
+        if bare.isascii() and bare.isdigit() and int(bare) >= 2**20:
+            tail = word[len(bare) :]
+            words[index] = show_bytes(int(bare)) + tail
+            if index + 1 < len(words) and words[index + 1].rstrip(",.;") == "bytes":
+                words[index + 1] = words[index + 1].removeprefix("bytes")
+    return " ".join(words).replace("  ", " ").replace(" ,", ",")
+
+
+def _is_throughput(report: CulpritReport) -> bool:
+    return report.subject is not None and report.subject.criterion.kind is CriterionKind.THROUGHPUT
+
+
+def suspicion_lines(report: CulpritReport, most: int = 5) -> list[str]:
+    """The likeliest answers with their shares, likeliest first, as far as they matter."""
+    titles = {commit.hash: commit_words(commit) for commit in report.commits}
+    shares = [(titles.get(s.hash, s.hash[:10]), s.probability) for s in report.posterior.commits]
+    shares += [(OTHER_ANSWERS.get(name, name), share) for name, share in report.posterior.others.items()]
+    shares.sort(key=lambda pair: -pair[1])
+    return [f"{show_confidence(share)}  {name}" for name, share in shares[:most] if share >= 0.001]

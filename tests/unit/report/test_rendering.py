@@ -1,0 +1,351 @@
+"""What every format of a report says, and what hostile text cannot do in it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from bisection.finding import Finding, FindingKind
+from bisection.rendering.escaping import code_span, markup, prose, terminal_safe, visible
+from bisection.rendering.html import content_security_policy, render_html
+from bisection.rendering.markdown import LONGEST_COMMENT, render_markdown
+from bisection.rendering.memory_pictures import memory_bars, time_bars
+from bisection.rendering.step_pictures import step_lines
+from bisection.rendering.svg import NARROW, WIDE, standalone, ticks
+from bisection.rendering.terminal import render_text
+from bisection.rendering.trial_pictures import posterior_bars, timeline
+from bisection.report import CulpritReport, Evidence, build_report, rejected_report
+from bisection.way_back import RevertOutcome
+from tests.unit.report import samples
+from tests.unit.report.samples import Sample
+
+NASTY = (
+    "</title></svg></code></pre><script>alert(1)</script>",
+    '" onmouseover="alert(1)" x="',
+    "<img src=x onerror=alert(1)><!-- ]]> --><style>*{display:none}</style>",
+    "`a` ``b`` ```c``` ` | cell \\| two",
+    "[click](javascript:alert(1)) ![i](http://evil.invalid/x.png) <http://evil.invalid>",
+    "@everyone fixes #1 GH-2 owner/repo#3 https://evil.invalid www.evil.invalid a@b.invalid",
+    "\x1b[2J\x1b]8;;http://evil.invalid\x07link\x1b]8;;\x07\x9b31m\x00\x7f\r\n\tdone",
+    "\u202etxet desrever\u202c \u2066iso\u2069 \u200b\u200d\ufeff\u2028\u2029\u061c",
+    "{{ 7*7 }} {% raw %} ${x} %s {0} [bold red]markup[/]",
+    "| --- | --- |\n# heading\n- item\n> quote\n1. one\n===\n---",
+    "e" + "\u0301" * 200,
+    "\U000e0041\U000e0042 tag characters \ufff9",
+    "&lt;b&gt; &amp;#8203; &#x202e;",
+    "x" * 50_000,
+)
+
+BUILDERS: dict[str, Callable[[], Sample]] = {
+    "experts": samples.experts,
+    "vision": samples.vision,
+    "pin": samples.pin,
+    "throughput": samples.throughput,
+    "set": samples.credible_set,
+    "none": samples.nothing,
+}
+
+
+def built(sample: Sample) -> CulpritReport:
+    return build_report(sample.spec, sample.ledger, sample.finding, sample.evidence)
+
+
+REPORTS = {name: built(make()) for name, make in BUILDERS.items()}
+REPORTS["truncated"] = built(samples.experts(truncated=True))
+REPORTS["rejected"] = rejected_report(samples.REJECTED, Evidence())
+PICTURES = (memory_bars, time_bars, step_lines, timeline, posterior_bars)
+
+
+def hostile(text: str) -> CulpritReport:
+    """A report in which everything that a stranger can write is ``text``."""
+    sample = samples.experts(subject=text, author=text)
+    ledger = tuple(
+        replace(
+            entry,
+            trial=replace(entry.trial, why=text),
+            measurement=entry.measurement.evolve(
+                reason=text, notes=(text,), worker=text, hardware=text, patches={text: 1}, signature=text
+            ),
+        )
+        for entry in sample.ledger
+    )
+    evidence = replace(
+        sample.evidence,
+        repository=text,
+        profile=text,
+        bisection=text,
+        parent_config={text: text, "a": {"b": text}},
+        culprit_config={text: text + "!", "a": {"b": 1}},
+        revert=RevertOutcome.CONFLICTS,
+        conflicts=(text,),
+        notes=(text,),
+        remedies=(replace(samples.REMEDIES[0], title=text, change={text: text}, cost=text, proof=text),),
+    )
+    finding = Finding(**{**sample.finding.__dict__, "why": text})
+    return build_report(sample.spec, ledger, finding, evidence)
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, as a browser's tokenizer sees them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.inside: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_comment(self, data: str) -> None:
+        self.tags["!--"] += 1
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_hostile_text_adds_no_tag_and_no_attribute_to_the_page(text: str) -> None:
+    honest, attacked = Page(render_html(hostile("honest"))), Page(render_html(hostile(text)))
+    assert not set(attacked.tags) - set(honest.tags)
+    assert attacked.tags["script"] == attacked.tags["img"] == attacked.tags["!--"] == attacked.tags["a"] == 0
+    assert attacked.tags["style"] == 1
+    names = {(tag, name) for tag, name, _ in attacked.attributes}
+    assert names <= {(tag, name) for tag, name, _ in honest.attributes}
+    assert not [name for _, name, _ in attacked.attributes if name.startswith("on") or name == "style"]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_hostile_text_stays_text_in_markdown(text: str) -> None:
+    rendered = render_markdown(hostile(text))
+    # GitHub's own dialect: raw HTML allowed, tables, bare links become links.
+    page = Page(MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(rendered))
+    allowed = {"h2", "p", "blockquote", "strong", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"}
+    assert set(page.tags) <= allowed | {"ul", "li", "br", "details", "summary", "em"}
+    assert len(rendered) <= LONGEST_COMMENT
+    outside_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", rendered, flags=re.DOTALL)
+    assert not re.search(r"(?<![\w&])[@#]\w|\bGH-\d|://|www\.", outside_code)
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_text])
+def test_no_format_passes_on_a_control_or_an_invisible_character(
+    render: Callable[[CulpritReport], str], text: str
+) -> None:
+    found = {c for c in render(hostile(text)) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs")}
+    assert found <= {"\n"}
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_hostile_text_cannot_add_a_line_to_a_terminals_report(text: str) -> None:
+    lines = render_text(hostile(text)).splitlines()
+    assert not [line for line in lines if line.startswith(("# heading", "> quote", "==="))]
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("draw", PICTURES)
+def test_a_picture_is_well_formed_whatever_the_text(draw: Callable[[CulpritReport], str], text: str) -> None:
+    root = ElementTree.fromstring(draw(hostile(text)))
+    kinds = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert kinds <= {"svg", "title", "desc", "text", "rect", "line", "polyline", "path"}
+
+
+@given(st.text(max_size=80))
+def test_escaped_text_is_one_line_without_hidden_characters(text: str) -> None:
+    shown = visible(text)
+    assert "\n" not in shown
+    assert all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
+    assert "<" not in markup(text)
+    assert '"' not in markup(text)
+
+
+@given(st.text(max_size=60))
+def test_a_code_span_holds_exactly_its_text(text: str) -> None:
+    tokens = MarkdownIt("commonmark").parseInline(code_span(text))[0].children or []
+    assert [token.type for token in tokens] == ["code_inline"]
+    assert tokens[0].content.strip() == visible(text).strip()
+
+
+@given(st.text(max_size=60))
+def test_prose_is_read_as_it_was_written(text: str) -> None:
+    html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(f"x {prose(text)} x")
+    page = Page(html)
+    assert set(page.tags) <= {"p"}
+    plain = "".join(page.words).replace("\u200b", "").strip()
+    assert plain.split() == f"x {visible(text)} x".split()
+
+
+def test_terminal_text_keeps_its_lines_and_its_indentation() -> None:
+    assert terminal_safe("a\n    b\x1b[1m\nc\u202e") == "a\n    b\\x1b[1m\nc\\u202e"
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_format_opens_with_the_verdict_in_one_sentence(name: str) -> None:
+    report = REPORTS[name]
+    assert render_text(report).replace("`", "").replace("\n", " ").startswith(report.summary)
+    first = MarkdownIt("commonmark").render(render_markdown(report).splitlines()[0])
+    assert "".join(Page(first).words).replace("\u200b", "").strip() == report.summary
+    heading = re.search(r"<h1>(.*?)</h1>", render_html(report), re.DOTALL)
+    assert heading is not None
+    assert "".join(Page(heading[1]).words) == report.summary
+
+
+def test_the_sentence_names_commit_author_confidence_component_instant_peak_and_capacity() -> None:
+    assert REPORTS["experts"].summary == (
+        "9fb8fb73da Keep the experts' activations to speed up backward by Mira Okafor is the first bad "
+        "commit (confidence 99.7 %): expert activations grew by 41.2 MiB at layer 1's backward; peak "
+        "212.7 MiB against a capacity of 190.0 MiB."
+    )
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_page_is_one_file_that_fetches_nothing_and_runs_nothing(name: str) -> None:
+    page = Page(render_html(REPORTS[name]))
+    assert page.tags["script"] == page.tags["link"] == page.tags["img"] == page.tags["iframe"] == 0
+    assert not [value for _, kind, value in page.attributes if kind in ("src", "href", "style")]
+    policies = [value for tag, kind, value in page.attributes if value.startswith("default-src")]
+    assert policies == [content_security_policy()]
+    assert "unsafe" not in content_security_policy()
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_page_can_be_read_by_ear(name: str) -> None:
+    html = render_html(REPORTS[name])
+    page = Page(html)
+    assert ("html", "lang", "en") in page.attributes
+    assert page.tags["h1"] == page.tags["main"] == 1
+    levels = [int(level) for level in re.findall(r"<h([1-6])", html)]
+    assert levels[0] == 1
+    assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+    assert page.tags["caption"] == page.tags["table"]
+    assert html.count("<svg ") == html.count("<desc ") == html.count('role="img"')
+    ids = [value for _, kind, value in page.attributes if kind == "id"]
+    assert len(ids) == len(set(ids))
+    named = [
+        word for _, kind, value in page.attributes if kind == "aria-labelledby" for word in value.split()
+    ]
+    assert set(named) <= set(ids)
+
+
+def test_links_to_the_catalogue_are_made_where_its_address_is_known() -> None:
+    html = render_html(REPORTS["none"], documentation="https://docs.example.invalid/")
+    assert ("a", "href", "https://docs.example.invalid/docs/errors/bad-end-passes.md") in Page(
+        html
+    ).attributes
+    assert "<https://docs.example.invalid/docs/errors/bad-end-passes.md>" in render_markdown(
+        REPORTS["none"], documentation="https://docs.example.invalid/"
+    )
+
+
+def of_gpu(sample: Sample) -> CulpritReport:
+    ledger = tuple(
+        replace(e, measurement=e.measurement.evolve(device="cuda", hardware="NVIDIA H200", patches={}))
+        for e in sample.ledger
+    )
+    return build_report(sample.spec, ledger, sample.finding, sample.evidence)
+
+
+def test_a_simulated_figure_is_marked_in_the_title_block_and_at_every_picture_and_table() -> None:
+    report = REPORTS["experts"]
+    assert report.simulated
+    html = render_html(report)
+    assert "SIMULATED on CPU, not a GPU" in html.partition("<main>")[0]
+    for figure in re.findall(r"<figure>.*?</figure>", html, re.DOTALL):
+        if "Which commit" not in figure:  # a probability is no measurement
+            assert figure.count("SIMULATED on CPU, not a GPU") >= 3  # both widths, and the caption
+    for draw in (memory_bars, time_bars, step_lines, timeline):
+        assert "SIMULATED on CPU, not a GPU" in draw(report)
+    assert render_text(report).count("SIMULATED on CPU, not a GPU") == 3
+    assert render_markdown(report).count("SIMULATED on CPU, not a GPU") == 3
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_gpus_figures_are_not_marked_as_simulated(name: str) -> None:
+    report = of_gpu(BUILDERS[name]())
+    assert not report.simulated
+    for text in (render_html(report), render_markdown(report), render_text(report)):
+        assert "simulated" not in text.lower()
+
+
+@pytest.mark.parametrize("draw", PICTURES)
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_picture_has_a_title_and_a_description_and_stands_alone(
+    draw: Callable[..., str], width: int
+) -> None:
+    root = ElementTree.fromstring(standalone(draw(REPORTS["experts"], width=width)))
+    names = [element.tag.rpartition("}")[2] for element in root]
+    assert names[:3] == ["style", "title", "desc"]
+    assert all((root[index].text or "").strip() for index in (1, 2))
+    assert root.get("viewBox", "").startswith(f"0 0 {width} ")
+
+
+def test_the_bars_are_as_long_as_the_bytes() -> None:
+    root = ElementTree.fromstring(memory_bars(REPORTS["experts"]))
+    memory = REPORTS["experts"].memory
+    assert memory is not None
+    assert memory.parent is not None
+    assert memory.culprit is not None
+    parts = [float(e.get("width", "0")) for e in root.iter() if "fb-part" in (e.get("class") or "")]
+    half = len(parts) // 2
+    ratio = sum(parts[half:]) / sum(parts[:half])
+    expected = memory.culprit.allocated_bytes / memory.parent.allocated_bytes
+    assert ratio == pytest.approx(expected, rel=0.005)
+
+
+def test_the_timeline_has_one_mark_for_every_trial_of_the_range() -> None:
+    report = REPORTS["experts"]
+    root = ElementTree.fromstring(timeline(report))
+    tips = [
+        t.text or "" for t in root.iter() if t.tag.endswith("title") and (t.text or "").startswith("trial ")
+    ]
+    assert len(tips) == len(report.trials)
+
+
+def test_long_ranges_and_many_trials_still_fit_a_comment_and_a_screen() -> None:
+    line = samples.commits(300, culprit=211)
+    good, bad = samples.measurement(), samples.larger_images()
+    plan: list[samples.Planned] = [
+        (i * 5, samples.SEARCH, "x" * 300, good if i * 5 < 211 else bad) for i in range(60)
+    ] * 5
+    sample = samples.experts()
+    report = build_report(
+        replace(sample.spec, range=line),
+        samples.ledger_of(line, plan),
+        Finding(
+            kind=FindingKind.FOUND,
+            commits=(line.commits[211].hash,),
+            parent=line.commits[210].hash,
+            confidence=0.99,
+        ),
+        Evidence(),
+    )
+    markdown = render_markdown(report)
+    assert len(markdown) <= LONGEST_COMMENT
+    assert "more trials are in the JSON" in markdown
+    height = float(ElementTree.fromstring(timeline(report)).get("height", "0"))
+    assert height < 800
+
+
+def test_axis_ticks_are_round_and_few() -> None:
+    assert ticks(212.7, 8) == [0, 50, 100, 150, 200]
+    assert ticks(0.569, 8) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert ticks(0.0, 8) == [0.0]
+    for highest in (0.003, 0.97, 1.0, 9.9, 77.0, 1200.0, 139_000.0):
+        values = ticks(highest, 6)
+        assert 2 <= len(values) <= 7
+        assert values[-1] <= highest
