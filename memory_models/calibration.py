@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    #: cuBLAS and Transformer Engine workspaces, rotary tables, data-loader tensors, RNG states:
-    #: what an empty model already allocates. Physical parts: 32 MiB torch cuBLAS, 32 MiB and
-    #: 4 x 32 MiB TE (sm90). The median residual of the dense records.
-    workspace_bytes: int = 104 * 2**20
+    #: What an empty model allocates beyond the workspaces of runtime.py: rotary tables, tensors of
+    #: the data loader, RNG states, masks. The median residual of the dense records.
+    remainder_bytes: int = 4 * 2**20
     #: Fragmentation as a share of allocated bytes, by allocator setting (literature: 2-6 % with
     #: expandable segments, 6-20 % without). Not fitted: no record has reserved bytes.
     fragmentation_expandable: float = 0.04

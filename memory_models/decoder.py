@@ -91,12 +91,10 @@ def _grouped_attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept
     a, tokens, tensor = job.precision.activation_bytes, job.tokens, job.layout.tensor
     query, key = shape.query_size // tensor, max(shape.key_size // tensor, shape.head_size)
     gate = query if shape.output_gate else 0
-    yield Kept(D, "qkv", "a*N*(nh+2nkv)*d/t", a * tokens * (query + 2 * key + gate), "core_attn_input")
-    if job.text.rotary or shape.qk_norm:
-        yield Kept(
-            D, "rotated query and key", "a*N*(nh+nkv)*d/t", a * tokens * (query + key), "core_attn_input"
-        )
+    # Rotation and norms make new tensors, and the kernel copies the value out of the joint one.
+    yield Kept(D, "query, key and value", "a*N*(nh+2nkv)*d/t", a * tokens * (query + 2 * key + gate))
     if shape.qk_norm:
+        yield Kept(D, "query and key before their norm", "a*N*(nh+nkv)*d/t", a * tokens * (query + key))
         heads = (query + key) // shape.head_size
         yield Kept(D, "query and key norm statistics", "4*N*(nh+nkv)/t", 4 * tokens * heads)
     yield from _core_attention(job, shape.heads, query)
@@ -107,8 +105,12 @@ def _grouped_attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept
 def _core_attention(job: TrainingJob, heads: int, width: int) -> Iterator[Kept]:
     """Scores, or with flash attention their log-sum-exp; then the output, which the projection reads."""
     a, tokens, heads = job.precision.activation_bytes, job.tokens, heads // job.layout.tensor
-    if job.attention is Backend.FLASH:
+    if job.attention is not Backend.UNFUSED:
         yield Kept(D, "attention log-sum-exp", "4*N*nh/t", 4 * tokens * heads, "core_attn")
+        batch_first = job.attention is Backend.FLASH and job.batch.micro > 1
+        if batch_first or job.layout.context > 1:
+            name = "attention output, as the kernel lays it out"
+            yield Kept(D, name, "a*N*nh*d/t", a * tokens * width, "core_attn")
     else:
         scores = tokens * job.batch.sequence_length // job.layout.context * heads
         yield Kept(D, "attention probabilities", "a*b*nh*s^2/t", a * scores, "core_attn")
@@ -116,9 +118,8 @@ def _core_attention(job: TrainingJob, heads: int, width: int) -> Iterator[Kept]:
             yield Kept(
                 D, "attention dropout output and mask", "(a+1)*b*nh*s^2/t", (a + 1) * scores, "core_attn"
             )
-    yield Kept(
-        D, "attention output", "a*N*nh*d/t", a * tokens * width, "", job.attention is not Backend.FLASH
-    )
+    needed_by_kernel = job.attention is not Backend.UNFUSED
+    yield Kept(D, "attention output", "a*N*nh*d/t", a * tokens * width, "", not needed_by_kernel)
 
 
 def _latent_attention(job: TrainingJob, shape: LatentAttentionShape) -> Iterator[Kept]:

@@ -11,7 +11,7 @@ import math
 
 from memory_models.breakdown import Component
 from memory_models.job import Dispatcher, TrainingJob
-from memory_models.shapes import ExpertsShape
+from memory_models.shapes import Activation, ExpertsShape
 from memory_models.tensors import Kept
 
 E = Component.EXPERTS
@@ -56,6 +56,7 @@ def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
         Kept(E, "routed input", "a*R*h", gemm * rows * hidden, "moe", True),
         Kept(E, "expert fc1 output", f"a*R*{inner}*f/etp", a * rows * inner * width, "moe"),
         Kept(E, "expert activation", "a*R*f/etp", gemm * rows * width, "moe_act", True),
+        *_scaled_activation(job, rows * width),
         Kept(E, "routed probabilities", "4*R", 4 * rows, "moe"),
     ]
     if job.routing.fused_permutation:
@@ -92,6 +93,24 @@ def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
                 )
             )
     return tuple(kept)
+
+
+def _scaled_activation(job: TrainingJob, elements: int) -> tuple[Kept, ...]:
+    """The activation before it is multiplied by the routing probabilities.
+
+    A kernel of its own does both for SwiGLU; without it (other activations) the product is a second tensor.
+    """
+    if job.text.activation is Activation.SWIGLU and job.bias_activation_fusion:
+        return ()
+    return (
+        Kept(
+            E,
+            "expert activation before its probability",
+            "a*R*f/etp",
+            job.precision.activation_bytes * elements,
+            "moe_act",
+        ),
+    )
 
 
 def exchange_bytes(job: TrainingJob) -> int:

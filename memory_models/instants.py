@@ -28,7 +28,7 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
     """Every instant of a step on a rank of this pipeline stage, the widest first."""
     weights = stage_weights(job, stage)
     held = states(job, weights)
-    runtime = runtime_parts(job, stage, calibration)
+    runtime = runtime_parts(job, stage, weights, calibration)
     gathered = fsdp_parts(job, weights)
     chunks = job.chunks[stage]
     activations = [chunk_activations(job, chunk) for chunk in chunks]
@@ -150,7 +150,7 @@ def _moment(
 def _loss_formula(implementation: CrossEntropy) -> str:
     return {
         CrossEntropy.UNFUSED: "(4+a)*q",
-        CrossEntropy.NATIVE: "(4+a)*q",
+        CrossEntropy.NATIVE: "(8+a)*q",
         CrossEntropy.TRANSFORMER_ENGINE: "2*a*q",
         CrossEntropy.LINEAR: "0",
     }[implementation]

@@ -52,10 +52,19 @@ class CrossEntropy(StrEnum):
 
 
 class Backend(StrEnum):
-    """Attention without (FLASH) and with (UNFUSED) a tensor of s x s scores."""
+    """The attention kernel, for what it keeps."""
 
-    FLASH = "flash"
-    UNFUSED = "unfused"
+    FUSED = "fused"  #: cuDNN: no scores, output in the layout that the projection reads
+    FLASH = "flash"  #: FlashAttention: no scores, but a second copy of the output where batch > 1
+    UNFUSED = "unfused"  #: a tensor of s x s scores
+
+
+class Card(StrEnum):
+    """The generation of GPU, for the workspaces that libraries take on it."""
+
+    AMPERE = "ampere"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
 
 
 RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -155,7 +164,7 @@ class TrainingJob:
     frozen: Frozen = Frozen()
     routing: Routing = Routing()
     cross_entropy: CrossEntropy = CrossEntropy.NATIVE
-    attention: Backend = Backend.FLASH
+    attention: Backend = Backend.FUSED
     implementation: Implementation = Implementation.PRODUCTION
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -163,6 +172,8 @@ class TrainingJob:
     bias_activation_fusion: bool = True
     gradient_accumulation_fusion: bool = True
     expandable_segments: bool = False
+    card: Card = Card.HOPPER
+    deterministic: bool = False  #: determinism asked of cuBLAS, which takes a larger workspace
 
     def __post_init__(self) -> None:
         batch, layout = self.batch, self.layout

@@ -39,14 +39,17 @@ def output_tensors(job: TrainingJob) -> tuple[Kept, ...]:
 def loss_bytes(job: TrainingJob) -> tuple[int, int]:
     """Bytes of logits kept for backward, and alive at the widest point of loss forward and backward.
 
-    Unfused and native: the float softmax stays (4q); with it the bf16 logits (2q) in forward or
-    their gradient (2q) in backward. Transformer Engine keeps one gradient in place of the logits.
+    Unfused: the float softmax stays (4q), made in place; with it the bf16 logits (2q) in forward
+    or their gradient (2q) in backward. Native (compiled): float logits and softmax are two
+    tensors. Transformer Engine keeps one gradient in place of the logits.
     """
     q, a = logit_elements(job), job.precision.activation_bytes
     if job.cross_entropy is CrossEntropy.LINEAR:
         return 0, 0
     if job.cross_entropy is CrossEntropy.TRANSFORMER_ENGINE:
         return a * q, 2 * a * q
+    if job.cross_entropy is CrossEntropy.NATIVE:
+        return 4 * q, (8 + a) * q
     return 4 * q, (4 + a) * q
 
 

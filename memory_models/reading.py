@@ -329,7 +329,7 @@ def _attention(model: Section, implementation: Implementation) -> Backend:
     name = str(model.get("attention_backend") or "auto").lower().rsplit(".", 1)[-1]
     if name in ("unfused", "local") or implementation is not Implementation.PRODUCTION:
         return Backend.UNFUSED
-    return Backend.FLASH
+    return Backend.FLASH if name == "flash" else Backend.FUSED
 
 
 def _expandable(config: Mapping[str, Any]) -> bool:

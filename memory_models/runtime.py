@@ -6,20 +6,25 @@ gradients, B for pipeline messages and FSDP, C for what lies outside the allocat
 
 from __future__ import annotations
 
-from memory_models.breakdown import Category, Component
+from memory_models.breakdown import MIB, Category, Component
 from memory_models.calibration import Calibration
-from memory_models.job import Implementation, Sharding, TrainingJob
+from memory_models.job import Card, Implementation, Sharding, TrainingJob
 from memory_models.parameters import Weights, layer_weights
 from memory_models.tensors import Part
 
 R = Component.RUNTIME
 
 
-def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Part, ...]:
+def runtime_parts(
+    job: TrainingJob, stage: int, weights: tuple[Weights, ...], calibration: Calibration
+) -> tuple[Part, ...]:
     """Bytes that are there at every instant of a step, whatever the micro-batch."""
     if job.implementation is Implementation.UNFUSED:
         return ()
-    parts = [_part("workspaces", "fitted constant", calibration.workspace_bytes, Category.TEMPORARY)]
+    parts = [
+        _part("workspaces", "2*cuBLAS + Transformer Engine", workspace_bytes(job), Category.TEMPORARY),
+        _part("small things", "fitted constant", calibration.remainder_bytes, Category.TEMPORARY),
+    ]
     dummies = dummy_gradient_bytes(job, stage)
     if dummies:
         parts.append(
@@ -30,6 +35,10 @@ def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tup
                 Category.TEMPORARY,
             )
         )
+    if job.implementation is Implementation.LOCAL and not job.gradient_accumulation_fusion:
+        own = max((group.elements for group in weights if group.name.startswith("word emb")), default=0)
+        count = job.precision.activation_bytes * own
+        parts.append(_part("the embedding's own gradient", "a*V*h/t", count, Category.TEMPORARY))
     if job.layout.pipeline > 1:
         message = job.precision.activation_bytes * job.residual_tokens * job.text.hidden_size
         received = 2 if 0 < stage < job.layout.pipeline - 1 else 1
@@ -44,6 +53,21 @@ def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tup
 
 def _part(tensor: str, formula: str, count: int, category: Category) -> Part:
     return Part(component=R, category=category, tensor=tensor, formula=formula, bytes=count)
+
+
+def workspace_bytes(job: TrainingJob) -> int:
+    """Workspaces that cuBLAS and Transformer Engine take from PyTorch's allocator.
+
+    torch gives cuBLAS 32 MiB a handle on Hopper and where CUBLAS_WORKSPACE_CONFIG=:4096:8 asks
+    for determinism, 8 MiB elsewhere; two handles are seen in every record. Transformer Engine
+    takes 32 MiB from sm90 on and 4 MiB before, and four more of them for grouped products.
+    """
+    handle = 32 * MIB if job.deterministic or job.card is Card.HOPPER else 8 * MIB
+    engine = 4 * MIB if job.card is Card.AMPERE else 32 * MIB
+    if job.implementation is not Implementation.PRODUCTION:
+        return 2 * handle
+    grouped = job.text.has_experts and job.routing.grouped_gemm
+    return 2 * handle + engine * (5 if grouped else 1)
 
 
 def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:

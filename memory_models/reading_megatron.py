@@ -1,0 +1,404 @@
+"""Megatron-LM's command-line arguments, read into a TrainingJob.
+
+Arguments by their argparse destination, as Megatron's own ``args`` holds them; what a run
+does not give is taken from the defaults of its commit where the caller has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memory_models.job import (
+    Backend,
+    Batch,
+    Card,
+    CrossEntropy,
+    Dispatcher,
+    Granularity,
+    Implementation,
+    OptimizerSetup,
+    Precision,
+    Recompute,
+    Routing,
+    Sharding,
+    TrainingJob,
+)
+from memory_models.layout import ParallelLayout
+from memory_models.reading import Reading
+from memory_models.reading_values import dtype_bytes
+from memory_models.shapes import (
+    Activation,
+    AttentionShape,
+    ExpertsShape,
+    FeedForward,
+    LatentAttentionShape,
+    Layer,
+    MambaShape,
+    Mixer,
+    Norm,
+    TextShape,
+)
+
+#: Arguments that change memory and that the model does not follow.
+_NOT_MODELLED = (
+    "cuda_graph_impl",
+    "enable_cuda_graph",
+    "fine_grained_activation_offloading",
+    "cpu_offloading_num_layers",
+    "fp4",
+    "fp4_format",
+    "tp_comm_overlap",
+    "delay_wgrad_compute",
+    "defer_embedding_wgrad_compute",
+    "use_torch_fsdp2",
+    "experimental_attention_variant",
+    "window_size",
+    "encoder_tensor_model_parallel_size",
+    "distribute_saved_activations",
+)
+
+
+class Arguments:
+    """Arguments of a run over the defaults of its commit; a value of None falls through."""
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self._given, self._defaults = given, defaults
+
+    def get(self, name: str, default: Any = None) -> Any:
+        for held in (self._given, self._defaults):
+            value = held.get(name)
+            if value is not None:
+                return value
+        return default
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self.get(name, default)
+        if value is None:
+            raise ValueError(f"the run gives no --{name.replace('_', '-')}, and no default is known")
+        return int(value)
+
+    def flag(self, name: str) -> bool:
+        return bool(self.get(name))
+
+    def words(self, name: str) -> list[str]:
+        value = self.get(name)
+        if value is None:
+            return []
+        return [str(word) for word in value] if isinstance(value, list) else str(value).strip("[]").split()
+
+
+def read_megatron_arguments(
+    given: Mapping[str, Any],
+    *,
+    world_size: int,
+    padded_vocabulary: int,
+    defaults: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+    card: Card = Card.HOPPER,
+    imbalance: float = 1.0,
+) -> Reading:
+    """The job of a Megatron-LM run.
+
+    ``padded_vocabulary`` is what the tokenizer comes to, which no argument says. Raises
+    ValueError where the job cannot be laid out or an argument is missing.
+    """
+    arguments = Arguments(given, defaults or {})
+    notes: list[str] = []
+    layers, custom = _layers(arguments)
+    layout = _layout(arguments, world_size, custom)
+    precision = _precision(arguments)
+    local = arguments.get("transformer_impl") == "local"
+    micro = arguments.integer("micro_batch_size", 1)
+    job = TrainingJob(
+        text=_text(arguments, layers, padded_vocabulary),
+        layout=layout,
+        batch=Batch(
+            micro=micro,
+            total=arguments.integer("global_batch_size", micro * layout.data),
+            sequence_length=arguments.integer("seq_length"),
+        ),
+        recompute=_recompute(arguments),
+        optimizer=_optimizer(arguments, precision),
+        precision=precision,
+        sharding=_sharding(arguments),
+        routing=Routing(
+            dispatcher=Dispatcher(arguments.get("moe_token_dispatcher_type", "allgather")),
+            imbalance=imbalance,
+            capacity_factor=arguments.get("moe_expert_capacity_factor"),
+            pad_to_capacity=arguments.flag("moe_pad_expert_input_to_capacity"),
+            force_balance=arguments.flag("moe_router_force_load_balancing"),
+            fused_permutation=arguments.flag("moe_permute_fusion"),
+            grouped_gemm=arguments.flag("moe_grouped_gemm"),
+            shared_overlap=arguments.flag("moe_shared_expert_overlap"),
+            exchange_overlap=arguments.flag("overlap_moe_expert_parallel_comm"),
+        ),
+        cross_entropy=_cross_entropy(arguments),
+        attention=_attention(arguments, local, environment or {}, card),
+        implementation=Implementation.LOCAL if local else Implementation.PRODUCTION,
+        hidden_dropout=float(arguments.get("hidden_dropout", 0.1)),
+        attention_dropout=float(arguments.get("attention_dropout", 0.1)),
+        rope_fusion=arguments.flag("apply_rope_fusion"),
+        bias_activation_fusion=arguments.flag("bias_swiglu_fusion"),
+        gradient_accumulation_fusion=arguments.flag("gradient_accumulation_fusion"),
+        expandable_segments="expandable_segments:True"
+        in str((environment or {}).get("PYTORCH_CUDA_ALLOC_CONF", "")),
+        card=card,
+        deterministic=arguments.flag("deterministic_mode"),
+    )
+    ignored = tuple(
+        f"--{name.replace('_', '-')}: not followed"
+        for name in _NOT_MODELLED
+        if arguments.get(name) not in (None, False, 0, "none", "")
+    )
+    return Reading(job=job, ignored=ignored, notes=tuple(notes))
+
+
+def _precision(arguments: Arguments) -> Precision:
+    half, fp8 = (
+        arguments.flag("bf16") or arguments.flag("fp16"),
+        arguments.get("fp8") or arguments.get("fp8_format"),
+    )
+    in_float = arguments.flag("accumulate_allreduce_grads_in_fp32") or not half
+    if arguments.flag("bf16") and not arguments.flag("grad_reduce_in_bf16"):
+        in_float = True
+    return Precision(
+        parameter_bytes=2 if half else 4,
+        activation_bytes=2 if half else 4,
+        gradient_bytes=4 if in_float else 2,
+        fp8=bool(fp8),
+        fp8_parameters=arguments.flag("fp8_param_gather") or arguments.flag("fp8_param"),
+        fp8_recipe=str(arguments.get("fp8_recipe") or "delayed"),
+        fp16=arguments.flag("fp16"),
+    )
+
+
+def _layout(arguments: Arguments, world_size: int, custom: str | None) -> ParallelLayout:
+    tensor = arguments.integer("tensor_model_parallel_size", 1)
+    pipeline = arguments.integer("pipeline_model_parallel_size", 1)
+    pattern = arguments.get("pipeline_model_parallel_layout")
+    custom = str(pattern).replace("\\", "").strip("\"'") if pattern else custom
+    expert = arguments.integer("expert_model_parallel_size", 1)
+    return ParallelLayout(
+        world_size=world_size,
+        tensor=tensor,
+        pipeline=pipeline,
+        context=arguments.integer("context_parallel_size", 1),
+        expert=expert,
+        expert_tensor=arguments.integer("expert_tensor_parallel_size", tensor)
+        if arguments.get("num_experts")
+        else 1,
+        virtual_pipeline=_virtual(arguments, pipeline),
+        sequence_parallel=arguments.flag("sequence_parallel") and tensor > 1,
+        first_stage_layers=arguments.get("decoder_first_pipeline_num_layers"),
+        last_stage_layers=arguments.get("decoder_last_pipeline_num_layers"),
+        embedding_as_layer=arguments.flag("account_for_embedding_in_pipeline_split"),
+        loss_as_layer=arguments.flag("account_for_loss_in_pipeline_split"),
+        custom=custom,
+        microbatch_group=arguments.get("microbatch_group_size_per_vp_stage")
+        or arguments.get("microbatch_group_size_per_virtual_pipeline_stage"),
+    )
+
+
+def _virtual(arguments: Arguments, pipeline: int) -> int:
+    """Chunks of a rank: given as such, or as the layers of one chunk."""
+    chunks = arguments.get("num_virtual_stages_per_pipeline_rank")
+    if chunks:
+        return int(chunks)
+    layers = arguments.get("num_layers_per_virtual_pipeline_stage")
+    if not layers or pipeline == 1:
+        return 1
+    total = arguments.integer("num_layers")
+    total += arguments.flag("account_for_embedding_in_pipeline_split")
+    total += arguments.flag("account_for_loss_in_pipeline_split")
+    return max(1, total // pipeline // int(layers))
+
+
+def _layers(arguments: Arguments) -> tuple[tuple[Layer, ...], str | None]:
+    """The layers, and the pipeline layout that a hybrid pattern with bars implies."""
+    pattern = arguments.get("hybrid_layer_pattern") or arguments.get("hybrid_override_pattern")
+    if pattern:
+        stages = str(pattern).split("/")[0].split("|")
+        kinds = {
+            "M": Layer(mixer=Mixer.MAMBA, feed_forward=FeedForward.NONE),
+            "*": Layer(mixer=Mixer.ATTENTION, feed_forward=FeedForward.NONE),
+            "-": Layer(mixer=Mixer.NONE, feed_forward=FeedForward.DENSE),
+            "E": Layer(mixer=Mixer.NONE, feed_forward=FeedForward.EXPERTS),
+        }
+        custom = "|".join("t" * len(stage) for stage in stages) if len(stages) > 1 else None
+        return tuple(kinds[mark] for stage in stages for mark in stage), custom
+    count = arguments.integer("num_layers")
+    if not arguments.get("num_experts"):
+        return (Layer(),) * count, None
+    sparse = _frequency(arguments.get("moe_layer_freq", 1), count)
+    return tuple(Layer(feed_forward=FeedForward.EXPERTS if on else FeedForward.DENSE) for on in sparse), None
+
+
+def _frequency(value: Any, count: int) -> list[int]:
+    """moe_layer_freq: every n-th layer, a list, or sums of lists times counts such as "([0]*3+[1]*12)"."""
+    text = str(value).strip("()\"' ")
+    if "[" not in text:
+        return [int(index % int(text) == 0) for index in range(count)]
+    result: list[int] = []
+    for term in text.split("+"):
+        listed, _, times = term.partition("*")
+        entries = [int(entry) for entry in listed.strip("[] ").split(",") if entry.strip()]
+        result += entries * int(times or 1)
+    if len(result) != count:
+        raise ValueError(f"--moe-layer-freq {value!r} has {len(result)} entries for {count} layers")
+    return result
+
+
+def _text(arguments: Arguments, layers: tuple[Layer, ...], vocabulary: int) -> TextShape:
+    hidden = arguments.integer("hidden_size")
+    heads = arguments.integer("num_attention_heads")
+    gated = arguments.flag("swiglu")
+    width = arguments.get("ffn_hidden_size")
+    if width is None:
+        width = (4 * hidden * 2 // 3 + 63) // 64 * 64 if gated else 4 * hidden
+    position = str(arguments.get("position_embedding_type", "learned_absolute"))
+    if arguments.flag("use_rotary_position_embeddings"):
+        position = "rope"
+    activation = Activation.SWIGLU if gated else Activation.GELU
+    if arguments.flag("squared_relu"):
+        activation = Activation.SQUARED_RELU
+    return TextShape(
+        hidden_size=hidden,
+        layers=layers,
+        attention=_attention_shape(arguments, hidden, heads),
+        feed_forward_size=int(width),
+        vocabulary=vocabulary,
+        experts=_experts(arguments, int(width)) if arguments.get("num_experts") else None,
+        mamba=_mamba(arguments, hidden) if any(layer.mixer is Mixer.MAMBA for layer in layers) else None,
+        activation=activation,
+        norm=Norm.RMS if arguments.get("normalization") == "RMSNorm" else Norm.LAYER,
+        linear_bias=arguments.flag("add_bias_linear"),
+        tied_embeddings=not arguments.flag("untie_embeddings_and_output_weights"),
+        learned_positions=arguments.integer("max_position_embeddings", arguments.integer("seq_length"))
+        if position == "learned_absolute"
+        else 0,
+        rotary=position in ("rope", "mrope", "yarn"),
+        extra_prediction_layers=arguments.integer("mtp_num_layers", 0),
+        residual_streams=arguments.integer("num_residual_streams", 1)
+        if arguments.flag("enable_hyper_connections")
+        else 1,
+    )
+
+
+def _attention_shape(arguments: Arguments, hidden: int, heads: int) -> AttentionShape | LatentAttentionShape:
+    if arguments.flag("multi_latent_attention"):
+        return LatentAttentionShape(
+            heads=heads,
+            query_rank=arguments.get("q_lora_rank"),
+            key_value_rank=arguments.integer("kv_lora_rank", 32),
+            head_size=arguments.integer("qk_head_dim", 128),
+            rotary_size=arguments.integer("qk_pos_emb_head_dim", 64),
+            value_size=arguments.integer("v_head_dim", 128),
+            norm=arguments.flag("qk_layernorm"),
+        )
+    grouped = arguments.flag("group_query_attention")
+    return AttentionShape(
+        heads=heads,
+        groups=arguments.integer("num_query_groups", 1) if grouped else heads,
+        head_size=arguments.integer("kv_channels", hidden // heads),
+        qk_norm=arguments.flag("qk_layernorm"),
+        qkv_bias=arguments.flag("add_qkv_bias"),
+        output_gate=arguments.flag("attention_output_gate"),
+    )
+
+
+def _experts(arguments: Arguments, width: int) -> ExpertsShape:
+    return ExpertsShape(
+        count=arguments.integer("num_experts"),
+        top_k=arguments.integer("moe_router_topk", 2),
+        size=arguments.integer("moe_ffn_hidden_size", width),
+        shared_size=arguments.integer("moe_shared_expert_intermediate_size", 0),
+        shared_gate=arguments.flag("moe_shared_expert_gate"),
+        latent_size=arguments.integer("moe_latent_size", 0),
+        router_bias=arguments.flag("moe_router_enable_expert_bias"),
+    )
+
+
+def _mamba(arguments: Arguments, hidden: int) -> MambaShape:
+    head = arguments.integer("mamba_head_dim", 64)
+    return MambaShape(
+        heads=arguments.integer("mamba_num_heads", 2 * hidden // head),
+        head_size=head,
+        groups=arguments.integer("mamba_num_groups", 8),
+        state_size=arguments.integer("mamba_state_dim", 128),
+    )
+
+
+def _recompute(arguments: Arguments) -> Recompute:
+    granularity = arguments.get("recompute_granularity")
+    modules = arguments.words("recompute_modules")
+    if arguments.flag("moe_layer_recompute"):
+        granularity, modules = granularity or "selective", [*modules, "moe"]
+    if arguments.flag("recompute_activations") and granularity is None:
+        granularity = "selective"
+    if granularity is None:
+        return Recompute()
+    if granularity == "selective":
+        known = frozenset(modules or ["core_attn"]) - {"mhc"}
+        return Recompute(granularity=Granularity.SELECTIVE, modules=known)
+    return Recompute(
+        granularity=Granularity.FULL,
+        method=str(arguments.get("recompute_method", "uniform")),
+        layers=arguments.integer("recompute_num_layers", 1),
+    )
+
+
+def _optimizer(arguments: Arguments, precision: Precision) -> OptimizerSetup:
+    master = 4 if precision.parameter_bytes < 4 else 0
+    kind = str(arguments.get("optimizer", "adam"))
+    first = second = 4
+    if arguments.flag("use_precision_aware_optimizer"):
+        first, second = (
+            dtype_bytes(arguments.get(name), 4) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")
+        )
+        main = dtype_bytes(arguments.get("main_params_dtype"), 4)
+        master = 2 if master and main == 4 else (main if master else 0)
+    if "muon" in kind or kind == "sgd":
+        second = 0
+    fraction = float(arguments.get("optimizer_offload_fraction", 1.0))
+    return OptimizerSetup(
+        distributed=arguments.flag("use_distributed_optimizer"),
+        instances=arguments.integer("num_distributed_optimizer_instances", 1),
+        master_bytes=master,
+        first_moment_bytes=first,
+        second_moment_bytes=second,
+        offload_fraction=fraction if arguments.flag("optimizer_cpu_offload") else 0.0,
+    )
+
+
+def _sharding(arguments: Arguments) -> Sharding:
+    if not (arguments.flag("use_megatron_fsdp") or arguments.flag("use_custom_fsdp")):
+        return Sharding.NONE
+    return Sharding(arguments.get("data_parallel_sharding_strategy", "no_shard"))
+
+
+def _cross_entropy(arguments: Arguments) -> CrossEntropy:
+    if not arguments.flag("cross_entropy_loss_fusion"):
+        return CrossEntropy.UNFUSED
+    implementation = str(arguments.get("cross_entropy_fusion_impl", "native"))
+    return {"te": CrossEntropy.TRANSFORMER_ENGINE, "linear": CrossEntropy.LINEAR}.get(
+        implementation, CrossEntropy.NATIVE
+    )
+
+
+def _attention(arguments: Arguments, local: bool, environment: Mapping[str, Any], card: Card) -> Backend:
+    backend = str(arguments.get("attention_backend", "auto"))
+    if arguments.flag("use_legacy_models"):
+        backend = "auto"  # the legacy layers never hand the argument on
+    if backend in ("unfused", "local"):
+        return Backend.UNFUSED
+    if local:
+        return Backend.FLASH if arguments.flag("use_flash_attn") else Backend.UNFUSED
+    off = [str(environment.get(name)) == "0" for name in ("NVTE_FUSED_ATTN", "NVTE_FLASH_ATTN")]
+    if all(off):
+        return Backend.UNFUSED
+    if backend == "auto":
+        # Transformer Engine takes cuDNN's kernel, unless it must be deterministic where cuDNN's is not.
+        deterministic = str(environment.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1")) == "0"
+        return Backend.FLASH if deterministic and card is not Card.HOPPER else Backend.FUSED
+    return Backend(backend)
