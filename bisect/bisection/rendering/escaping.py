@@ -65,12 +65,13 @@ def prose(text: str) -> str:
     Mentions, references and bare links act on plain text, and no backslash stops them: an invisible
     space inside them does.
     """
-    shown = re.sub(r"([\\`*_{}\[\]#>~|$])", r"\\\1", visible(text, limit=4_000))
-    shown = re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", r"\1&#8203;\2", shown)
-    shown = shown.replace("&", "&amp;").replace("&amp;#8203;", "&#8203;").replace("<", "&lt;")
-    shown = re.sub(r"([@#])(?=\w)", r"\1&#8203;", shown)
-    shown = re.sub(r"(?i)\b(GH|www)(?=[-.])", r"\1&#8203;", shown)
-    return shown.replace("://", ":&#8203;//")
+    shown = visible(text, limit=4_000).replace("&", "&amp;").replace("<", "&lt;")
+    shown = re.sub(r"([\\`*_{}\[\]#>~|$])", r"\\\1", shown)
+    # No zero-width space is left after `visible`, so it can stand for the break until the end.
+    shown = re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", "\\1\u200b\\2", shown)
+    shown = re.sub(r"([@#])(?=\w)", "\\1\u200b", shown)
+    shown = re.sub(r"(?i)\b(GH|www)(?=[-.])", "\\1\u200b", shown)
+    return shown.replace("://", ":\u200b//").replace("\u200b", "&#8203;")
 
 
 def code_span(text: str, *, in_table: bool = False) -> str:

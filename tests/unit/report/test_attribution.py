@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisection.attribution import attribute, choose_measurement, explained_share
@@ -201,6 +201,7 @@ def test_without_a_model_no_share_is_claimed() -> None:
     assert attribute(PARENT, culprit, comparison=planted).explained_share == pytest.approx(0.5)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from(Component), st.sampled_from([K.PARAMETERS, K.ACTIVATIONS, K.TEMPORARY])),

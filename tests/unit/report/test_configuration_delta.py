@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisection.configuration_delta import KeyChange, ValueType, configuration_delta, flatten, show_value
@@ -84,11 +84,13 @@ CONFIGURATIONS = st.recursive(
 ).map(lambda value: {"root": value})
 
 
+@settings(deadline=None)
 @given(CONFIGURATIONS)
 def test_a_configuration_never_differs_from_itself(value: dict[str, Any]) -> None:
     assert configuration_delta(value, value) == ()
 
 
+@settings(deadline=None)
 @given(CONFIGURATIONS, CONFIGURATIONS)
 def test_a_delta_read_backwards_is_the_reverse_delta(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert keys(configuration_delta(one, other)) == keys(configuration_delta(other, one))

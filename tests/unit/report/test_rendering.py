@@ -12,7 +12,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -165,6 +165,7 @@ def test_a_picture_is_well_formed_whatever_the_text(draw: Callable[[CulpritRepor
     assert kinds <= {"svg", "title", "desc", "text", "rect", "line", "polyline", "path"}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_escaped_text_is_one_line_without_hidden_characters(text: str) -> None:
     shown = visible(text)
@@ -174,6 +175,7 @@ def test_escaped_text_is_one_line_without_hidden_characters(text: str) -> None:
     assert '"' not in markup(text)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_a_code_span_holds_exactly_its_text(text: str) -> None:
     tokens = MarkdownIt("commonmark").parseInline(code_span(text))[0].children or []
@@ -181,6 +183,7 @@ def test_a_code_span_holds_exactly_its_text(text: str) -> None:
     assert tokens[0].content.strip() == visible(text).strip()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_prose_is_read_as_it_was_written(text: str) -> None:
     html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(f"x {prose(text)} x")
