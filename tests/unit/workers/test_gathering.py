@@ -1,0 +1,227 @@
+"""The table from what a trial left behind to its outcome, and the merging of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bisection.commits import State
+from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
+from bisection.measurement import Measurement, Outcome
+from workers.gathering import HOST_MEMORY_SIGNATURE, Remains, gather
+from workers.supervisor import Result
+
+STATE = State(commit="a" * 40)
+
+
+def rank_row(rank: int = 0, world_size: int = 1, **changes: Any) -> dict[str, Any]:
+    peak = {
+        "rank": rank, "step": 1, "phase": "backward", "instant": "decoder.layers.0 backward",
+        "allocated_bytes": 100 + rank, "reserved_bytes": 100 + rank,
+        "breakdown": [
+            {"component": "experts", "category": "activations", "bytes": 60 + rank},
+            {"component": "vision", "category": "parameters", "bytes": 40},
+        ],
+    }  # fmt: skip
+    tokens = {"loss_tokens": 10, "image_tokens": 5, "padding_tokens": 1, "patches": 20}
+    sizes = {"peak_bytes": 90 + rank, "retained_bytes": 50, "seconds": 1.0 + rank}
+    steps = [{"step": number, **sizes, **tokens} for number in range(3)]
+    return {
+        "version": 1, "rank": rank, "world_size": world_size, "status": "completed", "error": None,
+        "invalid": [], "device": "cpu", "hardware": "cpu", "torch": "2.13.0", "peak": peak, "steps": steps,
+        "time": [{"component": "experts", "phase": "forward", "seconds": 0.5}], "oom": None,
+        "data": {"real": True, "images": 4}, "trainable": {"experts": 1000 * (rank + 1)},
+        "imports": {"megatron.core": "/x/core.py"}, "patches": {"nccl": 2}, "notes": ["note"], "instants": [],
+        **changes,
+    }  # fmt: skip
+
+
+ERROR = {"type": "ValueError", "message": "width 5 is odd", "frames": ["train.py:<module>"], "text": ""}
+OOM = {
+    "component": "experts",
+    "phase": "forward",
+    "requested_bytes": 9,
+    "allocated_bytes": 99,
+    "reserved_bytes": 99,
+}
+
+
+def left(
+    tmp_path: Path, *rows: dict[str, Any], processes: int | None = None, log: str = "", **result: Any
+) -> Measurement:
+    tmp_path.mkdir(exist_ok=True)
+    for row in rows:
+        (tmp_path / f"rank-{row['rank']}.json").write_text(json.dumps(row))
+    if not {"signal", "error"} & set(result):
+        result.setdefault("exit_code", 0)
+    remains = Remains(
+        result=Result(**result),
+        probe_folder=tmp_path,
+        log=log,
+        processes=processes or max(len(rows), 1),
+        own_folders=(tmp_path,),
+        time_limit_seconds=60,
+    )
+    return gather(remains, STATE)
+
+
+def test_a_rank_that_took_all_steps_is_completed(tmp_path: Path) -> None:
+    measured = left(tmp_path, rank_row())
+    assert measured.outcome is Outcome.COMPLETED
+    assert measured.peak is not None
+    assert measured.peak.breakdown.total_bytes == measured.peak.allocated_bytes == 100
+    assert measured.real_data
+    assert Measurement.from_json(measured.to_json()) == measured
+
+
+def test_bytes_are_of_the_worst_rank_and_tokens_of_all(tmp_path: Path) -> None:
+    measured = left(tmp_path, rank_row(0, 2), rank_row(1, 2))
+    assert measured.peak is not None
+    assert measured.peak.rank == 1
+    assert [step.peak_bytes for step in measured.steps] == [91] * 3
+    assert [step.loss_tokens for step in measured.steps] == [20] * 3
+    assert [step.seconds for step in measured.steps] == [2.0] * 3
+    assert measured.images == 8
+    assert measured.trainable == {"experts": 2000}
+    assert measured.patches == {"nccl": 4}
+    assert measured.notes == ("note",)
+
+
+NETWORK = {"type": "DistNetworkError", "message": "Connection reset by peer", "frames": [], "text": ""}
+FAILED: dict[str, Any] = {"status": "failed", "error": ERROR}
+WAKE: dict[str, Any] = {"status": "failed", "error": NETWORK}
+REFUSED: dict[str, Any] = {
+    "status": "out_of_memory",
+    "oom": OOM,
+    "error": {**ERROR, "type": "OutOfMemoryError"},
+}
+MOCK: dict[str, Any] = {"invalid": ["the data is mock"]}
+ODD_WIDTH = "ValueError: width <n> is odd @ train.py:<module>"
+LIMIT = {"signal": 15, "timed_out": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "result", "outcome", "signature"),
+    [
+        (REFUSED, {"exit_code": 1}, Outcome.OUT_OF_MEMORY, OUT_OF_MEMORY_SIGNATURE),
+        (FAILED, {"exit_code": 1}, Outcome.CRASHED, ODD_WIDTH),
+        (FAILED, {"exit_code": 0}, Outcome.CRASHED, ODD_WIDTH),
+        ({}, LIMIT, Outcome.TIMED_OUT, TIMED_OUT_SIGNATURE),
+        (REFUSED, LIMIT, Outcome.OUT_OF_MEMORY, OUT_OF_MEMORY_SIGNATURE),
+        (None, {"exit_code": 137}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
+        (None, {"signal": 9}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
+        (None, {"exit_code": 139}, Outcome.CRASHED, "signal SIGSEGV"),
+        (None, {"exit_code": 3}, Outcome.CRASHED, "exit code 3"),
+        ({}, {"exit_code": 3}, Outcome.CRASHED, "exit code 3"),
+        (None, {"exit_code": 0}, Outcome.INVALID, ""),
+        (MOCK, {"exit_code": 0}, Outcome.INVALID, ""),
+        (REFUSED | MOCK, {"exit_code": 1}, Outcome.INVALID, ""),
+        ({}, {"exit_code": 0, "owner_died": True}, Outcome.LOST, ""),
+        (None, {"error": "cannot be started"}, Outcome.LOST, ""),
+        (WAKE, {"exit_code": 1}, Outcome.LOST, ""),
+    ],
+)
+def test_the_first_fact_that_holds_decides_the_outcome(
+    tmp_path: Path, changes: dict[str, Any] | None, result: dict[str, Any], outcome: Outcome, signature: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    rows = [] if changes is None else [rank_row(**changes)]
+    measured = left(tmp_path, *rows, **result)
+    assert (measured.outcome, measured.signature) == (outcome, signature)
+    assert measured.reason
+
+
+def test_a_rank_that_ran_out_of_memory_speaks_before_those_it_took_along(tmp_path: Path) -> None:
+    measured = left(tmp_path, rank_row(0, 2, **WAKE), rank_row(1, 2, **REFUSED), exit_code=1)
+    assert measured.outcome is Outcome.OUT_OF_MEMORY
+    assert measured.oom is not None
+    assert measured.oom.component == "experts"
+
+
+def test_a_crash_speaks_before_the_network_error_in_its_wake(tmp_path: Path) -> None:
+    measured = left(tmp_path, rank_row(0, 2, **WAKE), rank_row(1, 2, **FAILED), exit_code=1)
+    assert measured.outcome is Outcome.CRASHED
+
+
+def test_a_missing_rank_after_a_good_end_is_invalid_and_named(tmp_path: Path) -> None:
+    measured = left(tmp_path, rank_row(0, 2), processes=2)
+    assert measured.outcome is Outcome.INVALID
+    assert "rank 1 left no measurement" in measured.reason
+
+
+def test_an_import_that_fails_before_the_probe_is_read_from_the_log(tmp_path: Path) -> None:
+    frame = f'  File "{tmp_path}/train.py", line 1, in <module>'
+    log = f"Traceback (most recent call last):\n{frame}\nImportError: no x\n"
+    measured = left(tmp_path, exit_code=1, log=log)
+    assert (measured.outcome, measured.signature) == (
+        Outcome.CRASHED,
+        "ImportError: no x @ train.py:<module>",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("CUDA Error: out of memory at cumem_allocator.cpp:62\nAborted", Outcome.OUT_OF_MEMORY),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", Outcome.CRASHED),
+        ("The server socket has failed to listen: Address already in use", Outcome.LOST),
+    ],
+)
+def test_a_library_that_aborts_is_understood_by_its_text(tmp_path: Path, text: str, outcome: Outcome) -> None:
+    assert left(tmp_path, exit_code=134, log=text).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"status": "great"},
+        {"peak": {**rank_row()["peak"], "allocated_bytes": 101}},
+        {"peak": {**rank_row()["peak"], "allocated_bytes": "100"}},
+        {"steps": [{**rank_row()["steps"][0], "peak_bytes": -1}]},
+        {"steps": [{**rank_row()["steps"][0], "seconds": float("nan")}]},
+        {"steps": [{**rank_row()["steps"][0], "seconds": -1.0}]},
+        {"data": None},
+        {"time": [{"component": "kitchen", "phase": "forward", "seconds": 1.0}]},
+        {"trainable": {"vision": 1.5}},
+        {"notes": ["x" * 5000]},
+        {"world_size": 2},
+    ],
+)
+def test_numbers_that_cannot_be_are_not_believed(tmp_path: Path, changes: dict[str, Any]) -> None:
+    measured = left(tmp_path, rank_row(**changes))
+    assert measured.outcome is Outcome.INVALID
+    assert "no measurement to trust: rank 0's file" in measured.reason
+    assert measured.peak is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"not json", b"[" * 100_000, b"x" * (9 * 2**20), b"\xff\xfe"]
+)
+def test_a_file_that_is_no_record_is_not_believed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rank-0.json").write_bytes(content)
+    assert left(tmp_path).outcome is Outcome.INVALID
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_plain_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rank-0.json"
+    if kind == "link":
+        secret = tmp_path / "secret.json"
+        secret.write_text(json.dumps(rank_row()))
+        path.symlink_to(secret)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    assert left(tmp_path).outcome is Outcome.INVALID
+
+
+def test_processes_that_had_to_be_killed_are_noted(tmp_path: Path) -> None:
+    measured = left(tmp_path, rank_row(), exit_code=0, left_behind_killed=2)
+    assert measured.outcome is Outcome.COMPLETED
+    assert "2 processes outlived the command and were killed" in measured.notes

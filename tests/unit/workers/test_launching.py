@@ -1,0 +1,136 @@
+"""Which adapter fits, what is put on the command line, and what a trial may see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bisection.adapters.catalogue import Profile
+from workers.environments import PreparedEnvironment
+from workers.launching import (
+    PROBE_FOLDER,
+    Launch,
+    NoAdapter,
+    OverrideRefused,
+    check_overrides,
+    choose_adapter,
+    plan_launch,
+)
+from workers.requirement_lock import Pin
+from workers.wheels import Overlay
+
+
+def profile(**fields: Any) -> Profile:
+    return Profile.model_validate(
+        {
+            "name": "tiny",
+            "repository": "nightly",
+            "environment": {"kind": "interpreter", "python": "/env/bin/python"},
+            "launch": [
+                {"when": {"path_exists": "new.py"}, "command": ["{python}", "new.py"]},
+                {
+                    "when": {"path_exists": "old.py", "path_absent": "gone.py"},
+                    "command": ["{python}", "old.py"],
+                },
+            ],
+            **fields,
+        }
+    )
+
+
+def launch(tmp_path: Path, wanted: Profile, **options: Any) -> Launch:
+    overlay = Overlay(key="k", folder=Path("/overlays/k"), pin=Pin(name="photos", version="1"))
+    environment = PreparedEnvironment(key="e", python=Path("/env/bin/python"), overlays=(overlay,))
+    options = {"overrides": {}, "capacity_bytes": None, **options}
+    return plan_launch(wanted, tmp_path, environment, Path("/trial"), **options)
+
+
+def test_the_first_adapter_that_fits_the_commit_is_used(tmp_path: Path) -> None:
+    with pytest.raises(
+        NoAdapter, match=r"no launch adapter of profile tiny fits.*new\.py must exist; old\.py"
+    ):
+        choose_adapter(profile(), tmp_path)
+    (tmp_path / "old.py").touch()
+    assert choose_adapter(profile(), tmp_path).command[1] == "old.py"
+    (tmp_path / "new.py").touch()
+    assert choose_adapter(profile(), tmp_path).command[1] == "new.py"
+    (tmp_path / "new.py").unlink()
+    (tmp_path / "gone.py").touch()
+    with pytest.raises(NoAdapter):
+        choose_adapter(profile(), tmp_path)
+
+
+def test_the_command_is_filled_and_the_overrides_are_spelt_as_the_adapter_says(tmp_path: Path) -> None:
+    adapter = {
+        "command": ["{python}", "-m", "x", "steps={steps}", '{"a": {data}}', "{trial}/out", "{workspace}"],
+        "override": "--set={key}:{value}",
+        "processes": 2,
+    }
+    wanted = profile(launch=[adapter], steps=5, data={"path": "/data"})
+    changes = {"train.micro_batch_size": 1, "model.x": None, "a": [1, "b"], "b": True, "c": "text"}
+    planned = launch(tmp_path, wanted, overrides=changes)
+    at = planned.command.index("--") + 1
+    assert planned.command[at:] == (
+        "/env/bin/python", "-m", "x", "steps=5", '{"a": /data}', "/trial/out", str(tmp_path),
+        "--set=train.micro_batch_size:1", "--set=model.x:null", '--set=a:[1,"b"]', "--set=b:true",
+        "--set=c:text",
+    )  # fmt: skip
+    assert planned.command[at - 3 : at - 1] == ("--processes", "2")
+    assert planned.processes == 2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"--flag": 1},
+        {"": 1},
+        {"a b": 1},
+        {"dataset._target_": "os.system"},
+        {"a": "${oc.env:HOME}"},
+        {"a": "x\ny"},
+        {"a": "x" * 1001},
+        {"a": {"_target_": "os.system"}},
+    ],
+)
+def test_an_override_that_is_no_plain_value_is_refused(overrides: dict[str, Any]) -> None:
+    with pytest.raises(OverrideRefused):
+        check_overrides(overrides)
+
+
+def test_the_environment_is_made_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRSTBAD_DATABASE_URL", "postgresql://secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    adapter = {"command": ["x"], "env": {"EXTRA": "{workspace}/x"}, "python_path": ["src", "."]}
+    wanted = profile(launch=[adapter], expected_imports={"megatron.core": "{workspace}/vendor"})
+    seen = launch(tmp_path, wanted, capacity_bytes=1000).environment
+    assert "secret" not in json.dumps(dict(seen))
+    assert seen["PYTHONPATH"].split(":") == [
+        str(PROBE_FOLDER),
+        "/overlays/k",
+        str(tmp_path / "src"),
+        str(tmp_path),
+    ]
+    assert seen["HOME"] == "/trial/home"
+    assert seen["EXTRA"] == f"{tmp_path}/x"
+    assert seen["FIRSTBAD_CAPACITY_BYTES"] == "1000"
+    assert seen["FIRSTBAD_REQUIRE_REAL_DATA"] == "1"
+    assert json.loads(seen["FIRSTBAD_EXPECTED_IMPORTS"]) == {"megatron.core": f"{tmp_path}/vendor"}
+    assert seen["CUDA_VISIBLE_DEVICES"] == "", "a CPU trial must not touch a GPU"
+
+
+def test_without_a_capacity_none_is_enforced(tmp_path: Path) -> None:
+    (tmp_path / "new.py").touch()
+    assert "FIRSTBAD_CAPACITY_BYTES" not in launch(tmp_path, profile()).environment
+
+
+def test_a_cuda_trial_sees_the_hosts_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    (tmp_path / "new.py").touch()
+    assert launch(tmp_path, profile(device="cuda", gpus=1)).environment["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_the_probe_is_where_the_path_says() -> None:
+    assert (PROBE_FOLDER / "firstbad_probe" / "__main__.py").is_file()

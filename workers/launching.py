@@ -1,0 +1,192 @@
+"""From a profile and a workspace to a command line and its environment.
+
+The first adapter whose `when` fits the commit is used. The environment is made from
+nothing: a trial runs whatever a commit says, and sees no secret of the service's.
+Nothing is started here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bisection.adapters.catalogue import LaunchAdapter, Profile
+from workers import ranks
+from workers.environments import PreparedEnvironment
+
+#: The folder that goes on the job's PYTHONPATH, so that `python -m firstbad_probe` starts the probe.
+PROBE_FOLDER = Path(__file__).resolve().parent / "probe"
+#: Parts begin with a letter: `_target_` and its like choose what code a configuration builds.
+_KEY = re.compile(r"[+~]{0,2}[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9][A-Za-z0-9_]*)*")
+_LONGEST_VALUE = 1000
+#: A CUDA job needs the host's choice of devices and where the driver's libraries are.
+_CUDA_INHERITED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_HOME")
+
+
+class OverrideRefused(ValueError):
+    """A change of the configuration that must not reach a command line; the requester's to mend."""
+
+
+class NoAdapter(ValueError):
+    """No launch adapter of the profile fits the commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What to start, and with which environment."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path  #: where it is started
+    processes: int
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Raises OverrideRefused for a key or value that must not reach a command line."""
+    for key, value in overrides.items():
+        if not _KEY.fullmatch(key):
+            raise OverrideRefused(
+                f"{key[:60]!r} is not a configuration key: write it like train.micro_batch_size"
+            )
+        text = _spelt(value)
+        if len(text) > _LONGEST_VALUE or not text.isprintable() or "${" in text or "_target_" in text:
+            raise OverrideRefused(
+                f"the value of {key} must be plain: at most {_LONGEST_VALUE} printable characters, "
+                "no ${...} and no _target_"
+            )
+
+
+def choose_adapter(profile: Profile, workspace: Path) -> LaunchAdapter:
+    """The first adapter that fits what the commit contains. Raises NoAdapter."""
+    for adapter in profile.launch:
+        there, absent = adapter.when.path_exists, adapter.when.path_absent
+        fits = (there is None or (workspace / there).exists()) and (
+            absent is None or not (workspace / absent).exists()
+        )
+        if fits:
+            return adapter
+    raise NoAdapter(
+        f"no launch adapter of profile {profile.name} fits this commit: "
+        + "; ".join(_asked(adapter) for adapter in profile.launch)
+    )
+
+
+def plan_launch(
+    profile: Profile,
+    workspace: Path,
+    environment: PreparedEnvironment,
+    trial_folder: Path,
+    *,
+    overrides: Mapping[str, Any],
+    capacity_bytes: int | None,
+) -> Launch:
+    """The command and environment of one trial. Raises NoAdapter or OverrideRefused.
+
+    ``trial_folder`` has the folders home, tmp and probe; the probe writes into the last.
+    """
+    check_overrides(overrides)
+    adapter = choose_adapter(profile, workspace)
+    words = {
+        "{python}": str(environment.python),
+        "{environment}": str(environment.python.parent.parent),
+        "{workspace}": str(workspace),
+        "{trial}": str(trial_folder),
+        "{steps}": str(profile.steps),
+        "{data}": profile.data.path or "",
+    }
+    changes = [
+        adapter.override.replace("{key}", key).replace("{value}", _spelt(value))
+        for key, value in overrides.items()
+    ]
+    return Launch(
+        command=(
+            *(sys.executable, "-I", ranks.__file__, "--processes", str(adapter.processes), "--"),
+            *(_filled(word, words) for word in adapter.command),
+            *changes,
+        ),
+        environment=_environment(
+            profile, adapter, workspace, environment, trial_folder, words, capacity_bytes
+        ),
+        folder=workspace,
+        processes=adapter.processes,
+    )
+
+
+def _environment(
+    profile: Profile,
+    adapter: LaunchAdapter,
+    workspace: Path,
+    environment: PreparedEnvironment,
+    trial_folder: Path,
+    words: Mapping[str, str],
+    capacity_bytes: int | None,
+) -> dict[str, str]:
+    folders = [
+        str(PROBE_FOLDER),
+        *(str(overlay.folder) for overlay in environment.overlays),
+        *(str(workspace / folder) if folder != "." else str(workspace) for folder in adapter.python_path),
+    ]
+    programs = [str(environment.python.parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    threads = max(1, (os.cpu_count() or 1) // adapter.processes)
+    result = {
+        "PATH": os.pathsep.join(programs),
+        "HOME": str(trial_folder / "home"),
+        "TMPDIR": str(trial_folder / "tmp"),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": os.pathsep.join(folders),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # All ranks are on this host: the name of the host need not resolve.
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "FIRSTBAD_PROBE_DIRECTORY": str(trial_folder / "probe"),
+        "FIRSTBAD_DEVICE": profile.device,
+        "FIRSTBAD_REQUIRE_REAL_DATA": "1" if profile.data.kind == "real" else "0",
+        "FIRSTBAD_MINIMUM_STEPS": str(profile.steps),
+    }
+    if capacity_bytes is not None:
+        result["FIRSTBAD_CAPACITY_BYTES"] = str(capacity_bytes)
+    if profile.expected_imports:
+        imports = {module: _filled(place, words) for module, place in profile.expected_imports.items()}
+        result["FIRSTBAD_EXPECTED_IMPORTS"] = json.dumps(imports)
+    if profile.device == "cuda":
+        result |= {name: os.environ[name] for name in _CUDA_INHERITED if name in os.environ}
+        result["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    else:
+        result["CUDA_VISIBLE_DEVICES"] = ""
+    return result | {name: _filled(value, words) for name, value in adapter.env.items()}
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    """Plain replacement: braces that are no word of ours (JSON in a command) stay."""
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
+
+
+def _spelt(value: Any) -> str:
+    """A configuration value as Hydra and OmegaConf read it: true, null, [1,2]; strings as they are."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _asked(adapter: LaunchAdapter) -> str:
+    wants: Sequence[str] = [
+        text
+        for path, text in (
+            (adapter.when.path_exists, f"{adapter.when.path_exists} must exist"),
+            (adapter.when.path_absent, f"{adapter.when.path_absent} must not exist"),
+        )
+        if path
+    ]
+    return " and ".join(wants)

@@ -1,0 +1,174 @@
+"""What the probe left on disk, checked before it is believed.
+
+The files are written inside the training job, by whatever code a commit brings: they
+are bounded, parsed as strict JSON, checked field by field, and never unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from memory_models.breakdown import Activity, Category, Component, Phase
+
+#: The thinned timeline has 400 points and a run some hundred steps: a few hundred kilobytes.
+RANK_FILE_LIMIT_BYTES = 8 * 2**20
+
+Bytes = Annotated[int, Field(ge=0, le=2**50, strict=True)]
+Count = Annotated[int, Field(ge=0, le=2**60, strict=True)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, le=1e9)]
+Text = Annotated[str, Field(max_length=4000)]
+Short = Annotated[str, Field(max_length=500)]
+
+
+class RankFileError(ValueError):
+    """A rank's file is not what the probe writes."""
+
+
+class _Shape(BaseModel):
+    """Fields that a newer probe adds are left out, not refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PeakCell(_Shape):
+    component: Component
+    category: Category
+    bytes: Bytes
+
+
+class RankPeak(_Shape):
+    rank: Count
+    step: Annotated[int, Field(ge=-1)]
+    phase: Short
+    instant: Short
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
+    breakdown: Annotated[tuple[PeakCell, ...], Field(max_length=200)]
+
+    @model_validator(mode="after")
+    def _cells_sum_to_the_total(self) -> Self:
+        total = sum(cell.bytes for cell in self.breakdown)
+        if total != self.allocated_bytes:
+            raise ValueError(f"the breakdown sums to {total} bytes, the peak is {self.allocated_bytes}")
+        return self
+
+
+class RankStep(_Shape):
+    step: Count
+    peak_bytes: Bytes
+    retained_bytes: Bytes
+    seconds: Seconds
+    loss_tokens: Count
+    image_tokens: Count
+    padding_tokens: Count
+    patches: Count = 0
+
+
+class TimeRow(_Shape):
+    component: Activity
+    phase: Phase
+    seconds: Seconds
+
+
+class Refusal(_Shape):
+    component: Short
+    phase: Short
+    requested_bytes: Bytes
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
+
+
+class RankError(_Shape):
+    type: Short
+    message: Annotated[str, Field(max_length=1_000_000)] = ""
+    frames: Annotated[tuple[str, ...], Field(max_length=2000)] = ()
+    text: Annotated[str, Field(max_length=20_000)] = ""
+
+
+class RankData(_Shape):
+    real: bool
+    images: Count
+
+
+class RankFile(_Shape):
+    """`rank-<R>.json`, version 1."""
+
+    version: Literal[1]
+    rank: Count
+    world_size: Annotated[int, Field(ge=1, le=100_000)]
+    status: Literal["completed", "out_of_memory", "failed"]
+    error: RankError | None = None
+    invalid: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    device: Short
+    hardware: Short
+    torch: Short = ""
+    peak: RankPeak | None = None
+    steps: Annotated[tuple[RankStep, ...], Field(max_length=20_000)] = ()
+    time: Annotated[tuple[TimeRow, ...], Field(max_length=200)] = ()
+    oom: Refusal | None = None
+    data: RankData
+    trainable: Annotated[dict[Short, Count], Field(max_length=100)] = {}
+    imports: Annotated[dict[Short, Text], Field(max_length=2000)] = {}
+    patches: Annotated[dict[Short, Count], Field(max_length=500)] = {}
+    notes: Annotated[tuple[Text, ...], Field(max_length=200)] = ()
+
+
+def read_rank_files(folder: Path, processes: int) -> dict[int, RankFile]:
+    """By rank; a rank without a file is left out. Raises RankFileError for one that is not as it must be."""
+    found = {}
+    for rank in range(processes):
+        content = read_plain_file(folder / f"rank-{rank}.json", RANK_FILE_LIMIT_BYTES)
+        if content is None:
+            continue
+        try:
+            file = RankFile.model_validate(parse_strictly(content))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            raise RankFileError(f"rank {rank}'s file, {place or 'as a whole'}: {problem['msg']}") from error
+        except ValueError as error:
+            raise RankFileError(f"rank {rank}'s file is not JSON: {error}") from error
+        if file.rank != rank or file.world_size != processes:
+            raise RankFileError(
+                f"rank {rank}'s file says it is rank {file.rank} of {file.world_size}, not of {processes}"
+            )
+        found[rank] = file
+    return found
+
+
+def read_plain_file(path: Path, limit_bytes: int) -> bytes | None:
+    """A regular file's content; None if there is none. Raises RankFileError for a link or a large one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RankFileError(f"{path.name} cannot be read: {error.strerror}") from error
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise RankFileError(f"{path.name} is no plain file")
+        if facts.st_size > limit_bytes:
+            raise RankFileError(f"{path.name} has {facts.st_size} bytes, more than {limit_bytes}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(limit_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def parse_strictly(content: bytes) -> Any:
+    """JSON without NaN and infinities. Raises ValueError, also for nesting without end."""
+    try:
+        return json.loads(content, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")

@@ -1,0 +1,293 @@
+"""Runs one trial: workspace, environment, launch under the probe and the supervisor, measurement.
+
+Whatever goes wrong, a measurement comes out: what the state is to blame for as
+UNBUILDABLE, CRASHED or INVALID, what this worker or its network is to blame for as
+LOST. Nothing of a trial stays on the disk, and no process of it runs on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bisection.adapters.catalogue import Catalogue, Profile, RepositoryEntry
+from bisection.adapters.mirror import MirrorError, Unreachable
+from bisection.ledger import Trial
+from bisection.measurement import Measurement, Outcome
+from workers.building import BuildHostError
+from workers.environments import Environments, PreparedEnvironment
+from workers.gathering import Remains, gather
+from workers.launching import Launch, NoAdapter, OverrideRefused, choose_adapter, plan_launch
+from workers.rank_files import RankFileError, parse_strictly, read_plain_file
+from workers.requirement_lock import Unbuildable
+from workers.supervision import Cancelled, SupervisorLost, read_bounded, run_supervised
+from workers.workspaces import Workspace, WorkspaceRefused, Workspaces
+
+log = structlog.get_logger(__name__)
+
+#: An artifact goes into the database; a config is 100 kB, a rank's file a few hundred.
+ARTIFACT_LIMIT_BYTES = 2**20
+_LOG_LIMIT_BYTES = ARTIFACT_LIMIT_BYTES - 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """What was measured, and the evidence by name."""
+
+    measurement: Measurement
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A trial's own folder, and the lock that is held as long as anything of the trial lives."""
+
+    folder: Path
+    lock: int
+
+    @property
+    def workspace(self) -> Path:
+        return self.folder / "workspace"
+
+    @property
+    def probe(self) -> Path:
+        return self.folder / "probe"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output.txt"
+
+    def scrub(self, text: str) -> str:
+        """The text without this trial's folders, so that two trials can be compared word for word."""
+        return text.replace(str(self.workspace), "<workspace>").replace(str(self.folder), "<trial>")
+
+
+def run_trial(
+    trial: Trial,
+    *,
+    profile: Profile,
+    repository: RepositoryEntry,
+    catalogue: Catalogue,
+    root: Path,
+    overrides: Mapping[str, Any],
+    capacity_bytes: int | None,
+    worker: str,
+    cancelled: Callable[[], bool],
+    progress: Callable[[str], None],
+) -> TrialResult:
+    """Runs the trial to its end. ``root`` holds this host's mirrors, workspaces, environments and trials.
+
+    ``capacity_bytes`` is the limit to enforce in the job; None: measure without one.
+    ``cancelled`` is asked a few times a second; once true, all of it stops.
+    """
+    started = time.monotonic()
+    known = Measurement(
+        outcome=Outcome.LOST,
+        state=trial.state,
+        worker=worker,
+        device=profile.device,
+        profile_digest=profile.digest,
+        capacity_bytes=capacity_bytes,
+    )
+    try:
+        with _place(root / "trials", trial) as place:
+            run = _Run(place, known, profile, cancelled, progress)
+            result = run.to_the_end(trial, repository, catalogue, root, overrides)
+    except Cancelled as error:
+        result = _failed(known, Outcome.LOST, str(error))
+    except Exception as error:
+        log.exception("the trial failed on this worker's side", trial=trial.key)
+        result = _failed(known, Outcome.LOST, f"this worker failed: {type(error).__name__}: {error}")
+    return TrialResult(
+        measurement=result.measurement.evolve(
+            seconds=time.monotonic() - started, artifacts=tuple(sorted(result.artifacts))
+        ),
+        artifacts=result.artifacts,
+    )
+
+
+class _Run:
+    """One trial in its place, step by step."""
+
+    def __init__(
+        self,
+        place: _Place,
+        known: Measurement,
+        profile: Profile,
+        cancelled: Callable[[], bool],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._place = place
+        self._known = known
+        self._profile = profile
+        self._cancelled = cancelled
+        self._progress = progress
+
+    def to_the_end(
+        self,
+        trial: Trial,
+        repository: RepositoryEntry,
+        catalogue: Catalogue,
+        root: Path,
+        overrides: Mapping[str, Any],
+    ) -> TrialResult:
+        try:
+            workspace = Workspaces(root, catalogue).check_out(
+                repository, trial.state, self._place.workspace, self._progress
+            )
+            choose_adapter(self._profile, workspace.folder)  # before an environment is built for nothing
+            environment = self._environment(trial, workspace, root)
+            launch = plan_launch(
+                self._profile,
+                workspace.folder,
+                environment,
+                self._place.folder,
+                overrides=overrides,
+                capacity_bytes=self._known.capacity_bytes,
+            )
+        except Unbuildable as error:
+            artifacts = {"build.log": error.log.encode()[-ARTIFACT_LIMIT_BYTES:]}
+            return _failed(self._known, Outcome.UNBUILDABLE, str(error), artifacts)
+        except Unreachable as error:
+            return _failed(self._known, Outcome.LOST, str(error))
+        except (WorkspaceRefused, NoAdapter, OverrideRefused, MirrorError) as error:
+            return _failed(self._known, Outcome.UNBUILDABLE, str(error))
+        except BuildHostError as error:
+            return _failed(self._known, Outcome.LOST, f"this host could not build the environment: {error}")
+        return self._train(trial, launch, environment)
+
+    def _environment(self, trial: Trial, workspace: Workspace, root: Path) -> PreparedEnvironment:
+        wanted = self._profile.environment
+        lock = self._lock_text(workspace, wanted.lock) if wanted.lock else None
+        return Environments(root).prepare(
+            wanted, lock, dict(trial.state.packages), progress=self._progress, cancelled=self._cancelled
+        )
+
+    def _lock_text(self, workspace: Workspace, path: str) -> str | None:
+        try:
+            content = read_plain_file(workspace.folder / path, ARTIFACT_LIMIT_BYTES)
+            return None if content is None else content.decode()
+        except (RankFileError, UnicodeDecodeError) as error:
+            raise Unbuildable("reading the lock", f"{path}: {error}") from error
+
+    def _train(self, trial: Trial, launch: Launch, environment: PreparedEnvironment) -> TrialResult:
+        limit = self._profile.limits.trial_seconds
+        self._progress("training starts")
+        try:
+            result = run_supervised(
+                launch.command,
+                environment=launch.environment,
+                folder=launch.folder,
+                output=self._place.output,
+                output_limit_bytes=_LOG_LIMIT_BYTES,
+                time_limit_seconds=limit,
+                cancelled=self._cancelled,
+                say=lambda line: self._progress(f"training: {self._place.scrub(line)}"),
+                held=(self._place.lock,),
+            )
+        except SupervisorLost as error:
+            return _failed(self._known, Outcome.LOST, str(error))
+        output = read_bounded(self._place.output, ARTIFACT_LIMIT_BYTES)
+        remains = Remains(
+            result=result,
+            probe_folder=self._place.probe,
+            log=output,
+            processes=launch.processes,
+            own_folders=tuple(
+                self._place.workspace / folder
+                for folder in choose_adapter(self._profile, launch.folder).python_path
+            ),
+            time_limit_seconds=limit,
+        )
+        measured = gather(remains, trial.state)
+        artifacts = self._evidence(launch, output, measured)
+        config = artifacts.get("config.json")
+        return TrialResult(
+            measurement=measured.evolve(
+                worker=self._known.worker,
+                device=measured.device or self._known.device,
+                profile_digest=self._known.profile_digest,
+                capacity_bytes=self._known.capacity_bytes,
+                environment_key=environment.key,
+                config_digest=hashlib.sha256(config).hexdigest() if config else "",
+                reason=self._place.scrub(measured.reason),
+                imports={name: self._place.scrub(file) for name, file in measured.imports.items()},
+            ),
+            artifacts=artifacts,
+        )
+
+    def _evidence(self, launch: Launch, output: str, measured: Measurement) -> dict[str, bytes]:
+        """The files that the report needs, bounded and free of this trial's folders."""
+        environment = {name: value for name, value in launch.environment.items() if name != "PYTHONPATH"}
+        reproduction = {
+            "command": list(launch.command),
+            "environment": environment,
+            "python_path": launch.environment["PYTHONPATH"].split(os.pathsep),
+            "folder": str(launch.folder),
+        }
+        artifacts = {
+            "log.txt": self._place.scrub(output).encode()[-ARTIFACT_LIMIT_BYTES:],
+            "launch.json": self._place.scrub(json.dumps(reproduction, indent=1)).encode(),
+        }
+        worst = measured.peak.rank if measured.peak else 0
+        for name in ("config.json", *(f"rank-{rank}.json" for rank in sorted({0, worst}))):
+            with suppress(RankFileError, ValueError):
+                content = read_plain_file(self._place.probe / name, ARTIFACT_LIMIT_BYTES)
+                if content is not None:
+                    row = json.dumps(parse_strictly(content), sort_keys=True, indent=1)
+                    artifacts[name] = self._place.scrub(row).encode()
+        return {name: content for name, content in artifacts.items() if len(content) <= ARTIFACT_LIMIT_BYTES}
+
+
+def _failed(
+    known: Measurement, outcome: Outcome, reason: str, artifacts: Mapping[str, bytes] | None = None
+) -> TrialResult:
+    return TrialResult(
+        measurement=known.evolve(outcome=outcome, reason=reason[:2000]), artifacts=artifacts or {}
+    )
+
+
+@contextmanager
+def _place(trials: Path, trial: Trial) -> Iterator[_Place]:
+    """A fresh folder for the trial, gone afterwards; and so are those of workers that were killed."""
+    trials.mkdir(parents=True, exist_ok=True)
+    _sweep(trials)
+    folder = trials / f"{trial.key}-{uuid.uuid4().hex[:8]}"
+    lock_path = trials / f"{folder.name}.lock"
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in ("home", "tmp", "probe"):
+            (folder / name).mkdir(parents=True)
+        yield _Place(folder=folder, lock=lock)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock_path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _sweep(trials: Path) -> None:
+    """Removes the folders of trials whose lock nobody holds: their worker and all processes are gone."""
+    for lock_path in trials.glob("*.lock"):
+        with suppress(OSError):
+            lock = os.open(lock_path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder = lock_path.with_suffix("")
+                if folder.exists():  # without one, its worker is between making and taking its lock
+                    shutil.rmtree(folder, ignore_errors=True)
+                    lock_path.unlink(missing_ok=True)
+            finally:
+                os.close(lock)
