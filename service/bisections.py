@@ -1,0 +1,256 @@
+"""REST: create, watch, confirm and cancel bisections. Parse, call, answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Response
+
+from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Status
+from service import problems
+from service.access import Reader, Writer
+from service.intake import BisectionRequest, invalid, normalise
+from service.parts import Parts, parts_of
+from service.problem_responses import document
+from service.problems import FieldError, Problem
+from service.shapes import BisectionPage, BisectionView, summarise, view
+
+router = APIRouter(prefix="/v1/bisections", tags=["bisections"])
+
+_ID = re.compile(r"[0-9a-f]{16}")
+_CURSOR = re.compile(r"([0-9T:.+-]{20,40}) ([0-9a-f]{16})")
+_ACCEPTED_HEADERS = {
+    "headers": {
+        "Location": {"description": "URL of the bisection.", "schema": {"type": "string", "format": "uri"}}
+    }
+}
+
+UsesParts = Annotated[Parts, Depends(parts_of)]
+
+
+def existing_bisection(
+    bisection_id: Annotated[str, Path(description="As POST /v1/bisections gave it.")], parts: UsesParts
+) -> BisectionRow:
+    """A dependency: the bisection of the path. Raises Problem if there is none.
+
+    An endpoint names its caller before it: strangers learn nothing of what exists.
+    """
+    # The id is checked here, not by the route: a malformed one is as unknown as any other.
+    if _ID.fullmatch(bisection_id):
+        try:
+            return parts.bisections.get(bisection_id)
+        except KeyError:
+            pass
+    raise Problem(problems.NOT_FOUND, f"There is no bisection {bisection_id[:40]!r}.")
+
+
+Existing = Annotated[BisectionRow, Depends(existing_bisection)]
+
+
+@router.post(
+    "",
+    status_code=202,
+    operation_id="createBisection",
+    summary="Start a bisection",
+    response_model=BisectionView,
+    responses={
+        202: {"description": "Stored; a worker resolves the refs next.", **_ACCEPTED_HEADERS},
+        **document(
+            problems.MALFORMED_BODY,
+            problems.UNAUTHENTICATED,
+            problems.FORBIDDEN,
+            problems.IDEMPOTENCY_CONFLICT,
+            problems.INVALID_REQUEST,
+            problems.NOT_REGISTERED,
+            problems.BAD_CATALOGUE,
+        ),
+    },
+)
+def create_bisection(
+    caller: Writer,
+    wanted: BisectionRequest,
+    parts: UsesParts,
+    tasks: BackgroundTasks,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=128,
+            pattern=r"^[!-~]+$",
+            description="Sent again with the same body, it gives the bisection made at first.",
+        ),
+    ] = None,
+) -> BisectionView:
+    """Store a request. What only git knows is looked up by a worker afterwards.
+
+    A request whose refs cannot be used ends with the finding `rejected`, whose
+    `why` names the repair. With `preview`, a plan is made and waits for its confirmation.
+    """
+    request, profile = normalise(wanted, parts.catalogue, most_trials=parts.settings.most_trials)
+    try:
+        row, _ = parts.bisections.create(
+            request=request,
+            profile=profile.model_dump(mode="json"),
+            source=f"token:{caller.name}",
+            # Each token has its own keys: nobody can collide with, or guess, another's.
+            idempotency_key=f"{caller.id}:{idempotency_key}" if idempotency_key else None,
+        )
+    except IdempotencyConflict:
+        raise Problem(
+            problems.IDEMPOTENCY_CONFLICT, f"The key {idempotency_key!r} stands for another request."
+        ) from None
+    return _accepted(row, parts, tasks, response)
+
+
+def _accepted(row: BisectionRow, parts: Parts, tasks: BackgroundTasks, response: Response) -> BisectionView:
+    # After the answer: a broker that is away must not make the caller wait.
+    tasks.add_task(parts.queue.advance, row.id)
+    shown = view(row, parts.trials.of(row.id), parts.settings)
+    response.headers["Location"] = shown.links.self
+    return shown
+
+
+@router.get(
+    "",
+    operation_id="listBisections",
+    summary="List bisections",
+    response_model=BisectionPage,
+    responses=document(problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.INVALID_REQUEST),
+)
+def list_bisections(
+    _caller: Reader,
+    parts: UsesParts,
+    status: Annotated[Status | None, Query(description="Only those that stand here.")] = None,
+    profile: Annotated[
+        str | None, Query(max_length=64, pattern=r"^[a-z0-9._-]+$", description="Only those of this profile.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=120, description="`next` of the page before.")] = None,
+) -> BisectionPage:
+    """The newest first. Pages stay right while bisections are added."""
+    rows = parts.bisections.page(
+        limit=limit + 1,
+        before=_read_cursor(cursor) if cursor else None,
+        status=status,
+        profile=profile,
+    )
+    shown, more = rows[:limit], len(rows) > limit
+    return BisectionPage(
+        items=[summarise(row, parts.settings) for row in shown],
+        next=_write_cursor(shown[-1]) if more else None,
+    )
+
+
+def _write_cursor(row: BisectionRow) -> str:
+    return base64.urlsafe_b64encode(f"{row.created_at} {row.id}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[str, str]:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        found = _CURSOR.fullmatch(base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode())
+    except (binascii.Error, UnicodeError):
+        found = None
+    if found is None:
+        error = FieldError(
+            field="cursor", message="is not one of this service", repair="pass 'next' of the page before"
+        )
+        raise invalid([error])
+    return found[1], found[2]
+
+
+@router.get(
+    "/{bisection_id}",
+    operation_id="getBisection",
+    summary="Read one bisection",
+    response_model=BisectionView,
+    responses={
+        200: {
+            "description": "The bisection as it stands now.",
+            "headers": {"ETag": {"description": "Send it as If-None-Match.", "schema": {"type": "string"}}},
+        },
+        304: {"description": "It is as it was when that ETag was given."},
+        **document(problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.NOT_FOUND),
+    },
+)
+def get_bisection(
+    _caller: Reader,
+    row: Existing,
+    parts: UsesParts,
+    if_none_match: Annotated[str | None, Header(description="ETag of the copy that you have.")] = None,
+) -> Response:
+    """Status, plan, trials so far and finding. Cheap to ask again with If-None-Match."""
+    body = view(row, parts.trials.of(row.id), parts.settings).model_dump_json().encode()
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
+    if etag in known or "*" in known:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+@router.post(
+    "/{bisection_id}/confirm",
+    status_code=202,
+    operation_id="confirmBisection",
+    summary="Start what was previewed",
+    response_model=BisectionView,
+    responses={
+        202: {"description": "Trials are run now.", **_ACCEPTED_HEADERS},
+        **document(
+            problems.UNAUTHENTICATED,
+            problems.FORBIDDEN,
+            problems.NOT_FOUND,
+            problems.WRONG_STATE,
+        ),
+    },
+)
+def confirm_bisection(
+    _caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
+) -> BisectionView:
+    """Only a bisection with the status `planned` waits for this."""
+    if not parts.bisections.confirm(row.id):
+        standing = parts.bisections.get(row.id).status
+        raise Problem(
+            problems.WRONG_STATE,
+            f"Bisection {row.id} is {standing.value}, and only a planned one can be confirmed.",
+            repair="Wait for the plan."
+            if standing is Status.RESOLVING
+            else "Nothing is to be done; for another run, create a new bisection.",
+        )
+    return _accepted(parts.bisections.get(row.id), parts, tasks, response)
+
+
+@router.post(
+    "/{bisection_id}/cancel",
+    status_code=202,
+    operation_id="cancelBisection",
+    summary="Stop a bisection",
+    response_model=BisectionView,
+    responses={
+        202: {"description": "A worker stops the trials and reports what is known.", **_ACCEPTED_HEADERS},
+        **document(
+            problems.UNAUTHENTICATED,
+            problems.FORBIDDEN,
+            problems.NOT_FOUND,
+            problems.WRONG_STATE,
+        ),
+    },
+)
+def cancel_bisection(
+    _caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
+) -> BisectionView:
+    """Asking twice is no error. What was measured so far is reported."""
+    if not parts.bisections.request_cancel(row.id):
+        standing = parts.bisections.get(row.id).status
+        raise Problem(
+            problems.WRONG_STATE,
+            f"Bisection {row.id} is {standing.value}: its search has ended.",
+            repair="Nothing is to be done; read its report.",
+        )
+    return _accepted(parts.bisections.get(row.id), parts, tasks, response)

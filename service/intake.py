@@ -1,0 +1,301 @@
+"""What a caller may ask for, and how it becomes the normalised request that is stored.
+
+Everything that can be decided without git is decided here, so that a caller
+learns of it at once. What only git knows (does the ref exist, is good before
+bad) is a worker's matter. Nothing here does I/O but reading the catalogue.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from bisection.adapters.catalogue import Catalogue, NotRegistered, Profile
+from bisection.criteria import Criterion, CriterionKind
+from bisection.specification import BisectionSpec, Budget
+from service import problems
+from service.problems import FieldError, Problem, wrong
+
+VERSION = 1
+#: git's own limit is the file system's 255 bytes a path component; longer words are no refs.
+LONGEST_REF = 250
+LONGEST_TEXT = 500
+MOST_OVERRIDES = 200
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+Scalar = bool | int | float | str | None
+
+
+def _is_plain(text: str) -> bool:
+    """No control, format, surrogate or unassigned characters: what is shown is what is there."""
+    return not any(unicodedata.category(letter).startswith("C") for letter in text)
+
+
+def _ref(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("is not a ref", "give a branch, a tag or a commit hash as a string")
+    ref = value.strip()
+    if not ref:
+        raise wrong("is empty", "give a branch, a tag or a commit hash")
+    if len(ref) > LONGEST_REF:
+        raise wrong(f"is longer than {LONGEST_REF} characters", "give a branch, a tag or a commit hash")
+    if not _is_plain(ref):
+        raise wrong("holds control characters", "remove them; copy the ref again from git")
+    if ref.startswith("-"):
+        raise wrong("starts with '-', as no ref does", "give a branch, a tag or a commit hash")
+    return ref
+
+
+def _range_end(value: object) -> str | dict[str, str]:
+    if not isinstance(value, dict):
+        return _ref(value)
+    if not value:
+        raise wrong("names no repository", "give a ref, or an object {repository: ref}")
+    return {str(name): _ref(ref) for name, ref in value.items()}
+
+
+def _key(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 200 or not _KEY.fullmatch(value):
+        raise wrong("is not a configuration key", "use names joined by dots, such as train.micro_batch_size")
+    return value
+
+
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, dict | list):
+        raise wrong("is not a scalar", "give each nested value its own dotted key")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise wrong("is not a finite number", "give a number, true, false, null or a string")
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+        raise wrong("does not fit 64 bits", "give a smaller number")
+    if isinstance(value, str) and (len(value) > LONGEST_TEXT or not _is_plain(value)):
+        raise wrong(
+            f"is longer than {LONGEST_TEXT} characters or holds control characters",
+            "give a short plain string",
+        )
+    return value  # type: ignore[return-value]  # JSON knows no other type
+
+
+def _text(value: object) -> object:
+    if isinstance(value, str) and not _is_plain(value):
+        raise wrong("holds control characters", "remove them")
+    return value
+
+
+RangeEnd = Annotated[str | dict[str, str], BeforeValidator(_range_end)]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class CriterionRequest(_Shape):
+    """Which regression is looked for."""
+
+    model_config = ConfigDict(title="Criterion")
+
+    kind: CriterionKind
+    capacity_bytes: Annotated[int, Field(strict=True, gt=0, lt=2**63)] | None = Field(
+        default=None, description="Bytes of one device (out_of_memory); the profile's where not given."
+    )
+    threshold: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Bytes (peak_memory), or useful tokens a second (throughput)."
+    )
+    signature: Annotated[str, Field(max_length=LONGEST_TEXT), BeforeValidator(_text)] = Field(
+        default="", description="Which failure (crash); empty: the one that the bad end shows."
+    )
+
+
+class BudgetRequest(_Shape):
+    """What may be spent. The best answer so far is given when one of them is used up."""
+
+    model_config = ConfigDict(title="Budget")
+
+    trials: Annotated[int, Field(strict=True, ge=2, lt=2**31)] = Budget.trials
+    gpu_hours: Annotated[float, Field(gt=0)] | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+class BisectionRequest(_Shape):
+    """A regression, told by two commits: one that was good and a later one that is bad."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "repository": "megatron-bridge",
+                    "profile": "qwen3-vl-30b-a3b-sft-8gpu",
+                    "good": "v0.3.0",
+                    "bad": "main",
+                    "overrides": {"train.micro_batch_size": 1},
+                    "criterion": {"kind": "out_of_memory", "capacity_bytes": 85899345920},
+                    "budget": {"trials": 60, "gpu_hours": 40, "seconds": 28800},
+                    "parallel": 4,
+                    "confidence": 0.99,
+                    "preview": True,
+                }
+            ]
+        }
+    )
+
+    repository: Name | None = Field(
+        default=None, description="A registered repository; the profile's where not given."
+    )
+    profile: Name = Field(description="A registered profile: GET /v1/profiles.")
+    good: RangeEnd = Field(description="A ref that is good: branch, tag or hash, or {repository: ref}.")
+    bad: RangeEnd = Field(description="A later ref that is bad, in the same form.")
+    overrides: dict[Annotated[str, BeforeValidator(_key)], Annotated[Scalar, BeforeValidator(_scalar)]] = (
+        Field(
+            default={},
+            max_length=MOST_OVERRIDES,
+            description="Configuration keys of the training job to change in every trial.",
+        )
+    )
+    criterion: CriterionRequest | None = Field(
+        default=None, description="What counts as bad; the profile's criterion where not given."
+    )
+    budget: BudgetRequest = BudgetRequest()
+    parallel: Annotated[int, Field(strict=True, ge=1, le=64)] | None = Field(
+        default=None, description="Trials at once; where not given, one for each worker of the pool."
+    )
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(
+        default=BisectionSpec.confidence, description="Posterior at which a commit may be named."
+    )
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = BisectionSpec.seed
+    preview: Annotated[bool, Field(strict=True)] = Field(
+        default=False, description="Make a plan only; it starts when confirmed."
+    )
+
+
+def normalise(
+    request: BisectionRequest, catalogue: Catalogue, *, most_trials: int
+) -> tuple[dict[str, Any], Profile]:
+    """The request as it is stored, and the profile that it names. Raises Problem.
+
+    In it every default is filled in, the ends are plain refs and the criterion is whole.
+    """
+    profile = _registered(request, catalogue)
+    errors: list[FieldError] = []
+    ends = {
+        "good": _one_ref(request.good, "good", profile.repository, errors),
+        "bad": _one_ref(request.bad, "bad", profile.repository, errors),
+    }
+    if ends["good"] == ends["bad"] and not errors:
+        errors.append(
+            FieldError(
+                field="bad",
+                message=f"is the same ref as good ({ends['good']})",
+                repair="name a good commit and a later bad one",
+            )
+        )
+    if request.budget.trials > most_trials:
+        errors.append(
+            FieldError(
+                field="budget.trials",
+                message=f"is above the {most_trials} that this service allows",
+                repair=f"give at most {most_trials}",
+            )
+        )
+    criterion = _criterion(request.criterion, profile, errors)
+    if errors or criterion is None:
+        raise invalid(errors)
+    return {
+        "version": VERSION,
+        "repository": profile.repository,
+        "profile": profile.name,
+        **ends,
+        "overrides": dict(request.overrides),
+        "criterion": criterion.to_json(),
+        "budget": request.budget.model_dump(),
+        "parallel": request.parallel,
+        "confidence": request.confidence,
+        "seed": request.seed,
+        "preview": request.preview,
+    }, profile
+
+
+def invalid(errors: list[FieldError]) -> Problem:
+    detail = "; ".join(f"{error.field}: {error.message}, {error.repair}" for error in errors) + "."
+    return Problem(problems.INVALID_REQUEST, detail, errors=errors)
+
+
+def _registered(request: BisectionRequest, catalogue: Catalogue) -> Profile:
+    errors: list[FieldError] = []
+    profile: Profile | None = None
+    try:
+        profile = catalogue.profile(request.profile)
+    except NotRegistered as error:
+        errors.append(_not_registered("profile", error))
+    wanted = request.repository or (profile.repository if profile else None)
+    try:
+        if wanted:
+            catalogue.repository(wanted)
+    except NotRegistered as error:
+        errors.append(_not_registered("repository", error))
+    if profile and not errors and profile.repository != wanted:
+        errors.append(
+            FieldError(
+                field="repository",
+                message=f"is {wanted!r}, but profile {profile.name!r} is of {profile.repository!r}",
+                repair=f"name {profile.repository!r}, or a profile of {wanted!r}",
+            )
+        )
+        raise invalid(errors)
+    if errors or profile is None:
+        detail = "; ".join(f"{error.field}: {error.message}" for error in errors) + "."
+        raise Problem(problems.NOT_REGISTERED, detail, errors=errors)
+    return profile
+
+
+def _not_registered(field: str, error: NotRegistered) -> FieldError:
+    return FieldError(
+        field=field, message=str(error), repair="use one of these, or ask the operator to add it"
+    )
+
+
+def _one_ref(
+    end: str | Mapping[str, str], field: str, repository: str, errors: list[FieldError]
+) -> str | None:
+    if isinstance(end, str):
+        return end
+    if set(end) == {repository}:
+        return end[repository]
+    errors.append(
+        FieldError(
+            field=field,
+            message=f"names {', '.join(sorted(repr(name) for name in end))[:200]}; "
+            "pairs of pins are not supported yet",
+            repair=f"name the profile's repository {repository!r} alone",
+        )
+    )
+    return None
+
+
+def _criterion(
+    wanted: CriterionRequest | None, profile: Profile, errors: list[FieldError]
+) -> Criterion | None:
+    if wanted is None:
+        default = profile.default_criterion()
+        if default is None:
+            errors.append(
+                FieldError(
+                    field="criterion",
+                    message=f"is missing, and profile {profile.name!r} has no default",
+                    repair="give a criterion, for example {'kind': 'out_of_memory'}",
+                )
+            )
+        return default
+    values = wanted.model_dump()
+    if wanted.kind is CriterionKind.OUT_OF_MEMORY:
+        values["capacity_bytes"] = wanted.capacity_bytes or profile.capacity_bytes
+    try:
+        return Criterion(**values)
+    except ValueError as error:
+        missing = "capacity_bytes" if wanted.kind is CriterionKind.OUT_OF_MEMORY else "threshold"
+        errors.append(FieldError(field=f"criterion.{missing}", message=str(error), repair=f"give {missing}"))
+        return None

@@ -1,0 +1,298 @@
+"""What the service answers: the shapes that the client reads back, and how rows become them.
+
+Shapes only grow. A verdict is never stored: it is derived here, as everywhere, by
+`criteria.judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bisection.adapters.catalogue import Profile, RepositoryEntry
+from bisection.adapters.storage.bisections import BisectionRow, Status
+from bisection.adapters.storage.roster import WorkerRow
+from bisection.adapters.storage.trials import TrialRow, TrialStatus
+from bisection.criteria import Criterion, Judgement, Verdict, judge
+from bisection.finding import FindingKind
+from bisection.ledger import Purpose
+from bisection.measurement import Outcome
+from service.settings import ServiceSettings
+
+
+class Links(BaseModel):
+    """Where to go on from a bisection."""
+
+    self: str
+    trials: str
+    events: str
+    report: str
+    page: str = Field(description="The report for people, in a browser.")
+
+
+class FindingView(BaseModel):
+    """The answer of the search."""
+
+    model_config = ConfigDict(title="Finding")
+
+    kind: FindingKind
+    commits: list[str] = Field(description="Hashes, oldest first: one if found, none if none.")
+    parent: str | None = Field(description="The last good commit, if a culprit was found.")
+    confidence: float
+    why: str
+    problem: str = Field(description="Name of the page in docs/errors, where there is something to repair.")
+
+
+class BisectionSummary(BaseModel):
+    """One bisection in a list."""
+
+    id: str
+    status: Status
+    created_at: str
+    updated_at: str
+    ended_at: str | None
+    source: str = Field(description="Who made it: a token's name, or the webhook's workflow run.")
+    cancel_requested: bool
+    request: dict[str, Any] = Field(description="The normalised request.")
+    finding: FindingView | None
+    links: Links
+
+
+class TrialView(BaseModel):
+    """One trial, and what its measurement means under the bisection's criterion."""
+
+    id: str
+    ordinal: int
+    status: TrialStatus
+    purpose: Purpose
+    why: str = Field(description="What the trial was expected to tell.")
+    commit: str
+    subject: str = Field(description="First line of the commit's message; hostile text, escape it.")
+    pins: dict[str, str]
+    packages: dict[str, str]
+    attempt: int
+    worker: str | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    progress: str
+    sequence: int | None = Field(description="Place in the ledger; null until it is done.")
+    outcome: Outcome | None
+    reason: str
+    verdict: Verdict | None
+    verdict_why: str
+    value: float | None = Field(description="Peak bytes, or useful tokens a second.")
+    limit: float | None
+    peak_bytes: int | None
+    seconds: float | None
+
+
+class TrialEvidence(TrialView):
+    """One trial with all that it measured."""
+
+    measurement: dict[str, Any] | None = Field(description="The Measurement, as the ledger holds it.")
+    artifacts: dict[str, str] = Field(description="Name to URL.")
+
+
+class BisectionView(BisectionSummary):
+    """One bisection as it stands now."""
+
+    plan: dict[str, Any] | None = Field(
+        description="The range, the expected trials, time and GPU hours; null until the refs are resolved."
+    )
+    trials: list[TrialView]
+
+
+class BisectionPage(BaseModel):
+    """A page of a list, the newest first."""
+
+    items: list[BisectionSummary]
+    next: str | None = Field(description="Pass it as 'cursor' for the next page; null: this is the last.")
+
+
+class TrialList(BaseModel):
+    """All trials of a bisection, in the order of their creation."""
+
+    items: list[TrialEvidence]
+
+
+class ProfileView(BaseModel):
+    """A training job that can be repeated at any commit of a repository."""
+
+    model_config = ConfigDict(title="Profile")
+
+    name: str
+    description: str
+    repository: str
+    device: str
+    gpus: int
+    queue: str
+    capacity_bytes: int | None
+    steps: int
+    data: str
+    criterion: dict[str, Any] | None
+    trial_seconds: float
+    digest: str
+
+
+class ProfileList(BaseModel):
+    items: list[ProfileView]
+
+
+class RepositoryView(BaseModel):
+    """A repository that can be bisected."""
+
+    model_config = ConfigDict(title="Repository")
+
+    name: str
+    default_branch: str
+    pins: dict[str, str]
+    webhook: bool = Field(description="Whether failed workflow runs start bisections.")
+
+
+class RepositoryList(BaseModel):
+    items: list[RepositoryView]
+
+
+class WorkerView(BaseModel):
+    """A worker process that is alive."""
+
+    model_config = ConfigDict(title="Worker")
+
+    name: str
+    queue: str
+    started_at: str
+
+
+class WorkerList(BaseModel):
+    items: list[WorkerView]
+
+
+def links(bisection_id: str, settings: ServiceSettings) -> Links:
+    base = settings.url(f"/v1/bisections/{bisection_id}")
+    return Links(
+        self=base,
+        trials=f"{base}/trials",
+        events=f"{base}/events",
+        report=f"{base}/report",
+        page=settings.url(f"/reports/{bisection_id}"),
+    )
+
+
+def _finding(row: BisectionRow) -> FindingView | None:
+    return FindingView.model_validate(row.finding) if row.finding else None
+
+
+def summarise(row: BisectionRow, settings: ServiceSettings) -> BisectionSummary:
+    return BisectionSummary(
+        id=row.id,
+        status=row.status,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        ended_at=row.ended_at,
+        source=row.source,
+        cancel_requested=row.cancel_requested,
+        request=dict(row.request),
+        finding=_finding(row),
+        links=links(row.id, settings),
+    )
+
+
+def view(row: BisectionRow, trials: Sequence[TrialRow], settings: ServiceSettings) -> BisectionView:
+    return BisectionView(
+        **summarise(row, settings).model_dump(),
+        plan=dict(row.plan) if row.plan is not None else None,
+        trials=[TrialView(**fields) for fields in (_trial_fields(row, trial) for trial in trials)],
+    )
+
+
+def evidence(
+    row: BisectionRow,
+    trial: TrialRow,
+    artifact_names: Sequence[str],
+    settings: ServiceSettings,
+) -> TrialEvidence:
+    base = settings.url(f"/v1/bisections/{row.id}/trials/{trial.id}/artifacts/")
+    return TrialEvidence(
+        **_trial_fields(row, trial),
+        measurement=trial.measurement.to_json() if trial.measurement else None,
+        artifacts={name: base + name for name in artifact_names},
+    )
+
+
+def _criterion(row: BisectionRow) -> Criterion | None:
+    # A specification's criterion is the one that the search judged by.
+    stored = (row.spec or {}).get("criterion") or row.request.get("criterion")
+    return Criterion.from_json(stored) if stored else None
+
+
+def _subjects(row: BisectionRow) -> Mapping[str, str]:
+    commits = row.spec["commits"] if row.spec else ()
+    return {commit["hash"]: commit["subject"] for commit in commits}
+
+
+def _trial_fields(row: BisectionRow, trial: TrialRow) -> dict[str, Any]:
+    measured = trial.measurement
+    criterion = _criterion(row)
+    judged: Judgement | None = judge(criterion, measured) if criterion and measured else None
+    return {
+        "id": trial.id,
+        "ordinal": trial.ordinal,
+        "status": trial.status,
+        "purpose": trial.trial.purpose,
+        "why": trial.trial.why,
+        "commit": trial.trial.state.commit,
+        "subject": _subjects(row).get(trial.trial.state.commit, ""),
+        "pins": dict(trial.trial.state.pins),
+        "packages": dict(trial.trial.state.packages),
+        "attempt": trial.trial.attempt,
+        "worker": trial.worker,
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+        "progress": trial.progress,
+        "sequence": trial.sequence,
+        "outcome": measured.outcome if measured else None,
+        "reason": measured.reason if measured else "",
+        "verdict": judged.verdict if judged else None,
+        "verdict_why": judged.why if judged else "",
+        "value": judged.value if judged else None,
+        "limit": judged.limit if judged else None,
+        "peak_bytes": measured.peak.allocated_bytes if measured and measured.peak else None,
+        "seconds": measured.seconds if measured else None,
+    }
+
+
+def show_profile(profile: Profile) -> ProfileView:
+    """What a requester needs to know; commands, paths and environments stay the operator's."""
+    criterion = profile.default_criterion()
+    return ProfileView(
+        name=profile.name,
+        description=profile.description,
+        repository=profile.repository,
+        device=profile.device,
+        gpus=profile.gpus,
+        queue=profile.queue,
+        capacity_bytes=profile.capacity_bytes,
+        steps=profile.steps,
+        data=profile.data.kind,
+        criterion=criterion.to_json() if criterion else None,
+        trial_seconds=profile.limits.trial_seconds,
+        digest=profile.digest,
+    )
+
+
+def show_repository(entry: RepositoryEntry) -> RepositoryView:
+    """The URL stays the operator's: it may name an internal host."""
+    return RepositoryView(
+        name=entry.name,
+        default_branch=entry.default_branch,
+        pins=dict(entry.pins),
+        webhook=entry.webhook is not None,
+    )
+
+
+def show_worker(row: WorkerRow) -> WorkerView:
+    return WorkerView(name=row.name, queue=row.queue, started_at=row.started_at)
