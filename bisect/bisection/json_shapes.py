@@ -44,10 +44,12 @@ def decode(kind: Any, row: Any) -> Any:
         return decode(next(part for part in get_args(kind) if part is not type(None)), row)
     if origin is tuple:
         item = get_args(kind)[0]
-        return tuple(decode(item, part) for part in _expect(row, list, kind))
+        return tuple(decode(item, part) for part in _expect(row, list, "a list"))
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         key, item = get_args(kind)
-        return {decode(key, name): decode(item, part) for name, part in _expect(row, dict, kind).items()}
+        return {
+            decode(key, name): decode(item, part) for name, part in _expect(row, dict, "an object").items()
+        }
     if hasattr(kind, "from_json"):
         return kind.from_json(row)
     if is_dataclass(kind):
@@ -56,20 +58,26 @@ def decode(kind: Any, row: Any) -> Any:
         return kind(row)
     if kind is float and isinstance(row, int) and not isinstance(row, bool):
         return float(row)
-    return _expect(row, kind, kind)
+    return _expect(row, kind, kind.__name__)
 
 
 def decode_fields(kind: Any, row: Mapping[str, Any]) -> Any:
     """A dataclass from its fields by name; unknown names are left out, so newer writers can be read."""
     hints = get_type_hints(kind)
-    known = _expect(row, dict, kind)
+    known = _expect(row, dict, "an object")
+    values = {}
+    for name in hints.keys() & known.keys():
+        try:
+            values[name] = decode(hints[name], known[name])
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{name}: {error}") from error
     try:
-        return kind(**{name: decode(hints[name], known[name]) for name in hints if name in known})
+        return kind(**values)
     except TypeError as error:
         raise ValueError(f"not a {kind.__name__}: {error}") from error
 
 
-def _expect(row: Any, kind: type, shown: Any) -> Any:
+def _expect(row: Any, kind: type, shown: str) -> Any:
     if not isinstance(row, kind) or (kind is int and isinstance(row, bool)):
-        raise ValueError(f"expected {getattr(shown, '__name__', shown)}, got {type(row).__name__}")
+        raise ValueError(f"expected {shown}, got {type(row).__name__}")
     return row

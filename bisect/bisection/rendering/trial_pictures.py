@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisection.criteria import Verdict
 from bisection.quantities import show_confidence
+from bisection.rendering.escaping import visible
 from bisection.rendering.svg import WIDE, Canvas, text_width
 from bisection.rendering.wording import OTHER_ANSWERS, commit_words, stamp
 from bisection.report import CulpritReport
@@ -79,14 +80,14 @@ def posterior_bars(report: CulpritReport, *, width: int = WIDE, suffix: str = ""
     if not shares or count < 2:
         return ""
     likeliest = max(shares, key=lambda commit: shares[commit])
-    others = ", ".join(
-        f"{OTHER_ANSWERS.get(name, name)} {share:.2%}" for name, share in report.posterior.others.items()
-    )
+    others = [
+        f"{OTHER_ANSWERS.get(name, name)}: {share:.2%}" for name, share in report.posterior.others.items()
+    ]
     canvas = Canvas(
         f"posterior{suffix}",
         "Which commit is the first bad one?",
         f"The likeliest is {likeliest[:10]} with {show_confidence(shares[likeliest])}. Answers that blame no "
-        f"commit: {others or 'none'}.",
+        f"commit: {', '.join(others) or 'none'}.",
         width=width,
     )
     top, height = canvas.top + 16, 64.0
@@ -118,9 +119,11 @@ def posterior_bars(report: CulpritReport, *, width: int = WIDE, suffix: str = ""
     canvas.line(_LEFT, bottom, canvas.width - _RIGHT, bottom)
     canvas.text(_LEFT, bottom + 16, "good end", "fb-small fb-muted")
     canvas.text(canvas.width - _RIGHT, bottom + 16, "bad end", "fb-small fb-muted fb-end")
-    if others:
-        canvas.text(_LEFT, bottom + 34, f"Blaming no commit: {others}", "fb-small fb-muted")
-    return canvas.finish(bottom + (42 if others else 24))
+    y = bottom + 16
+    for words in others:
+        y += 17
+        canvas.text(_LEFT, y, visible(words, limit=60), "fb-small fb-muted")
+    return canvas.finish(y + 8)
 
 
 def _place(canvas: Canvas, count: int, position: int) -> float:
