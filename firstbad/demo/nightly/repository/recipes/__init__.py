@@ -1,0 +1,1 @@
+"""One module a recipe; each has config() -> ConfigContainer."""

@@ -1,0 +1,1 @@
+"""What the recipes are made of: the model, the processor, the photographs."""
