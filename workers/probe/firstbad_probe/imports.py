@@ -75,7 +75,7 @@ class ImportCallbacks:
         try:
             callback(module)
         except AttributeError as error:
-            self.notes.append(f"could not see {module.__name__} as expected: {error}")
+            self.notes.append(f"could not see {module.__name__}: this release has no {error.name}")
 
 
 def is_installed(root: str) -> bool:

@@ -77,9 +77,9 @@ class Observer:
             ("megatron.bridge.training.train", self._hook_train_step),
         ):
             callbacks.after(module_name, hook)
-        self._hook_torch()
+        self.watch_torch()
 
-    def _hook_torch(self) -> None:
+    def watch_torch(self) -> None:
         backward = torch.autograd.backward
 
         @functools.wraps(backward)

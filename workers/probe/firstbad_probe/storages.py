@@ -48,6 +48,12 @@ class Refusal:
 class Storages(TorchDispatchMode):
     """Counts live storages while entered; raises torch.OutOfMemoryError beyond the capacity."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would wrap the dispatch in a guard against torch.compile, and import
+        # its compiler for it, at a cost for each operation. Nothing is compiled here.
+        return False
+
     def __init__(self, scopes: Scopes, timeline: Timeline, capacity_bytes: int | None = None) -> None:
         super().__init__()
         self.scopes = scopes

@@ -23,14 +23,12 @@ from firstbad_probe.patches import Patches
 # was left at its GPU value first and failed; fusions that are plain torch
 # (swiglu, bias and dropout) run, and stay as the job sets them.
 CPU_CONFIGURATION: tuple[tuple[str, str, Any], ...] = (
-    ("model", "moe_grouped_gemm", False),  # grouped kernels are CUDA only
     ("model", "moe_permute_fusion", False),  # Transformer Engine
     ("model", "moe_router_fusion", False),  # Transformer Engine
     ("model", "apply_rope_fusion", False),  # Transformer Engine
-    ("model", "masked_softmax_fusion", False),  # a CUDA extension
+    ("model", "masked_softmax_fusion", False),  # a CUDA extension, in half precision
     ("model", "gradient_accumulation_fusion", False),  # a CUDA extension
     ("model", "persist_layer_norm", False),  # apex
-    ("model", "use_cpu_initialization", True),  # the device generator is the CPU's
     ("dist", "distributed_backend", "gloo"),
 )
 

@@ -1,0 +1,157 @@
+"""What is alive, whose it is and what for: small torch programs with bytes worked out by hand.
+
+The programs are in `scenes.py`. One [tokens, width] matrix is 4096 bytes, the
+experts' inner matrix twice that; a layer keeps, for backward, its attention's
+output and its sum (decoder), and the inner matrix and its square (experts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Scene = Callable[[str], Any]
+
+MATRIX = 4096
+PARAMETERS = {
+    "vision parameters": 1024,
+    "projector parameters": 1024,
+    "embedding_and_loss parameters": 2048,
+    "decoder parameters": 2048,
+    "experts parameters": 10240,
+}
+GRADIENTS = {
+    "vision gradients": 1024,
+    "projector gradients": 1024,
+    "embedding_and_loss gradients": 2048,
+    "decoder gradients": 2048,
+    "experts gradients": 8192,  # the router of this toy gets none
+}
+
+
+def test_a_storage_counts_once_rounded_until_its_last_view_is_gone(scene: Scene) -> None:
+    assert scene("views") == {
+        "rounded": [512, 512, 1024],
+        "with_view": MATRIX,
+        "view_alone": MATRIX,
+        "end": 0,
+    }
+
+
+def test_resized_and_swapped_storages_are_followed(scene: Scene) -> None:
+    assert scene("resized") == [MATRIX, 0, 2 * MATRIX, 4 * MATRIX, MATRIX]
+
+
+def test_storages_freed_on_another_thread_leave_the_books(scene: Scene) -> None:
+    assert scene("threads") == 0
+
+
+def test_a_batch_counts_once_it_is_moved_to_the_device(scene: Scene) -> None:
+    on_host, moved, moved_again, is_same = scene("host")
+    assert (on_host, moved, moved_again, is_same) == (0, MATRIX, MATRIX, 1)
+
+
+def test_activations_kept_for_backward_equal_the_arithmetic(scene: Scene) -> None:
+    assert scene("kept")["forward"] == {
+        **PARAMETERS,
+        "vision activations": 2 * MATRIX,  # the pixels and the tanh
+        "projector activations": MATRIX,
+        "embedding_and_loss activations": 2 * MATRIX,  # embedded tokens and logits
+        "decoder activations": 2 * 2 * MATRIX,
+        "experts activations": 2 * 2 * 2 * MATRIX,
+    }
+
+
+@pytest.mark.parametrize("how", ["reentrant", "not reentrant"])
+def test_recomputed_experts_keep_nothing_in_forward(scene: Scene, how: str) -> None:
+    recomputed = {**scene(how)["forward"], "experts activations": 8 * MATRIX}
+    assert "experts activations" not in scene(how)["forward"]
+    assert recomputed == scene("kept")["forward"]
+
+
+@pytest.mark.parametrize("how", ["reentrant", "not reentrant"])
+def test_what_recompute_makes_again_belongs_to_its_module(scene: Scene, how: str) -> None:
+    peak = scene(how)["peak"]
+    assert scene(how)["instant"] == "language_model.decoder.1.mlp.experts backward"
+    assert peak["experts temporary"] >= 4 * MATRIX  # the inner matrix and its square, once more
+    assert "runtime temporary" not in peak
+
+
+def test_backward_belongs_to_the_module_that_made_the_node(scene: Scene) -> None:
+    kept = scene("kept")
+    assert kept["instant"] == "language_model.decoder.1.mlp.experts backward"
+    assert kept["peak"]["experts temporary"] == 6 * MATRIX
+    assert not [cell for cell in kept["peak"] if cell.startswith("runtime")]
+
+
+def test_the_cells_of_the_peak_sum_to_its_total(scene: Scene) -> None:
+    for how in ("kept", "reentrant", "not reentrant"):
+        assert sum(scene(how)["peak"].values()) == scene(how)["peak_bytes"]
+
+
+def test_only_parameters_and_gradients_are_left_after_backward(scene: Scene) -> None:
+    assert scene("kept")["backward"] == {**PARAMETERS, **GRADIENTS}
+
+
+def test_what_dies_within_forward_was_temporary_at_the_peak(scene: Scene) -> None:
+    peak = scene("temporaries")
+    assert peak["vision temporary"] == 64 * MATRIX + 512
+    assert peak["vision activations"] == MATRIX
+
+
+def test_adam_keeps_eight_bytes_a_parameter_with_the_parameter_s_component(scene: Scene) -> None:
+    states = {cell.replace("gradients", "optimizer_states"): 2 * size for cell, size in GRADIENTS.items()}
+    assert scene("optimizer")["gradients"] == {**PARAMETERS, **GRADIENTS}
+    assert scene("optimizer")["states"] == {**PARAMETERS, **GRADIENTS, **states}
+    assert scene("optimizer")["cleared"] == {**PARAMETERS, **states}
+
+
+@pytest.mark.parametrize(
+    ("when", "component"),
+    [("build", "embedding_and_loss"), ("forward", "experts"), ("backward", "embedding_and_loss")],
+)
+def test_the_capacity_refuses_the_allocation_that_would_exceed_it(
+    scene: Scene, when: str, component: str
+) -> None:
+    refused = scene(f"refused in {when}")
+    assert (refused["phase"], refused["component"]) == (when, component)
+    assert f"Component {component}" in refused["message"]
+
+
+def test_a_capacity_that_suffices_refuses_nothing(scene: Scene) -> None:
+    assert scene("not refused")["peak"] > 100 * 1024
+
+
+def test_an_interrupted_module_does_not_stay_on_the_stack(scene: Scene) -> None:
+    assert scene("interrupted") == "loss function"
+
+
+def test_the_parts_of_a_step_sum_to_its_seconds(scene: Scene) -> None:
+    played = scene("seconds")
+    assert sum(played["parts"].values()) == pytest.approx(sum(played["steps"][1:]) / 2)
+    assert {"experts forward", "experts backward", "optimizer step", "vision forward"} <= set(played["parts"])
+
+
+def test_tokens_images_and_padding_are_counted(scene: Scene) -> None:
+    counted = scene("batches")
+    assert (counted["loss_tokens"], counted["image_tokens"], counted["padding_tokens"]) == (3, 5, 3)
+    assert (counted["images"], counted["patches"], counted["real"]) == (2, 24, True)
+
+
+def test_noise_constant_and_missing_images_are_told_from_real_ones(scene: Scene) -> None:
+    counted = scene("batches")
+    assert (counted["noise"], counted["gradient"]) == (True, False)
+    assert counted["constant"] == ["the images are constant: every pixel has one value"]
+    assert counted["text"] == ["no batch held an image"]
+    assert counted["unseen"] == ["could not see input_ids in the model's arguments: tokens are not counted"]
+
+
+def test_a_configuration_becomes_plain_data(scene: Scene) -> None:
+    plain = scene("configuration")
+    assert plain["dtype"] == "torch.bfloat16"
+    assert plain["function"] == "torch.nn.functional.silu"
+    assert (plain["infinite"], plain["set"], plain["object"]) == ("inf", [1, 2], "builtins.object")
+    assert plain["settings"]["_target_"] == "firstbad_probe.settings.Settings"
+    assert plain["settings"]["directory"] == "there"
