@@ -43,9 +43,10 @@ def names(row: Any) -> Iterator[str]:
                 yield from names(value)
 
 
-DATA_KEYS = frozenset(
-    ["change", "patches", "pins", "packages", "others", "by_component", "by_activity", "environment", "before", "after"]
-)
+DATA_KEYS = {
+    *("change", "patches", "pins", "packages", "others"),
+    *("by_component", "by_activity", "environment", "before", "after"),
+}
 
 
 @pytest.mark.parametrize("name", REPORTS)
