@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memory_models.calibration import DEFAULT, Calibration
-from memory_models.estimation import RankEstimate, estimate_rank
+from memory_models.calibration import DEFAULT, Band, Calibration
+from memory_models.estimation import RankEstimate, estimate_rank, rarely_measured
 from memory_models.job import Card, TrainingJob
 from memory_models.reading_megatron import read_megatron_arguments
 
 Record = Mapping[str, Any]
+#: No constant at all: what the formulas alone come to.
+NOTHING = Calibration(remainder_bytes=0)
+#: Share of measured peaks that may lie below the band, and above it.
+TAIL = 0.03
 CARDS = {"A100": Card.AMPERE, "H100": Card.HOPPER, "GB200": Card.BLACKWELL}
 #: The long-term image got a Transformer Engine with a deterministic attention kernel then; before,
 #: a run that asks for determinism falls back to the unfused one.
@@ -43,9 +48,9 @@ def job_of(record: Record, defaults: Mapping[str, Any]) -> TrainingJob:
             world *= int(arguments.get(name) or 1)
         world = max(world, int(arguments.get("expert_model_parallel_size") or 1))
     stack = dict(record.get("env_vars") or {})
-    if record.get("env") == "lts" and record["date"] < LTS_DETERMINISTIC_ATTENTION:
-        if str(stack.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1")) == "0":
-            stack |= {"NVTE_FLASH_ATTN": 0, "NVTE_FUSED_ATTN": 0}
+    old = record.get("env") == "lts" and record["date"] < LTS_DETERMINISTIC_ATTENTION
+    if old and str(stack.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1")) == "0":
+        stack |= {"NVTE_FLASH_ATTN": 0, "NVTE_FUSED_ATTN": 0}
     return read_megatron_arguments(
         arguments,
         world_size=int(world),
@@ -84,6 +89,9 @@ def main() -> None:
             except ValueError as error:
                 refused.append((record["case"], str(error)))
     rows = estimates(records, jobs, leave_out=options.leave_one_group_out)
+    known = [record for record in records if record["id"] in jobs]
+    bare = {record["id"]: last_rank(jobs[record["id"]], NOTHING).allocated_bytes for record in known}
+    print(f"fitted over all of them: {fit(known, jobs, bare)}")
     options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     print(f"{len(rows)} estimates, {len(refused)} records that cannot be laid out")
     for case, why in sorted(set(refused)):
@@ -93,23 +101,51 @@ def main() -> None:
 def estimates(
     records: Sequence[Record], jobs: Mapping[str, TrainingJob], *, leave_out: bool
 ) -> list[dict[str, Any]]:
+    """One row for each record that could be laid out; if asked, by constants that never saw its group."""
+    known = [record for record in records if record["id"] in jobs]
+    bare = {record["id"]: last_rank(jobs[record["id"]], NOTHING).allocated_bytes for record in known}
     rows = []
-    by_group: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if record["id"] in jobs:
-            by_group[record["group"]].append(record)
-    for members in by_group.values():
-        for record in members:
-            answer = last_rank(jobs[record["id"]], DEFAULT)
-            rows.append(
-                {
-                    "id": record["id"],
-                    "estimate_bytes": answer.allocated_bytes,
-                    "low_bytes": answer.low_bytes,
-                    "high_bytes": answer.high_bytes,
-                }
-            )
+    for group in dict.fromkeys(record["group"] for record in known):
+        calibration = DEFAULT
+        if leave_out:
+            calibration = fit([record for record in known if record["group"] != group], jobs, bare)
+        for record in known:
+            if record["group"] == group:
+                answer = last_rank(jobs[record["id"]], calibration)
+                rows.append(
+                    {
+                        "id": record["id"],
+                        "estimate_bytes": answer.allocated_bytes,
+                        "low_bytes": answer.low_bytes,
+                        "high_bytes": answer.high_bytes,
+                    }
+                )
     return rows
+
+
+def fit(records: Sequence[Record], jobs: Mapping[str, TrainingJob], bare: Mapping[str, int]) -> Calibration:
+    """The fitted constants over these records: a median residual, and quantiles of what is left.
+
+    ``bare`` holds each record's estimate without the constant, in bytes.
+    """
+    dense = [row for row in records if not row["is_moe"] and not rarely_measured(jobs[row["id"]])]
+    remainder = round(statistics.median(record["peak_bytes"] - bare[record["id"]] for record in dense))
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        job = jobs[record["id"]]
+        kind = "rare" if rarely_measured(job) else ("experts" if job.text.has_experts else "dense")
+        ratios[kind].append(record["peak_bytes"] / (bare[record["id"]] + remainder))
+    return Calibration(
+        remainder_bytes=max(0, remainder),
+        dense=_band(ratios["dense"]),
+        experts=_band(ratios["experts"]),
+        rare=_band(ratios["rare"]),
+    )
+
+
+def _band(ratios: Sequence[float]) -> Band:
+    ordered = sorted(ratios)
+    return Band(low=ordered[int(TAIL * len(ordered))], high=ordered[int((1 - TAIL) * len(ordered))])
 
 
 if __name__ == "__main__":

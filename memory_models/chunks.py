@@ -31,7 +31,8 @@ class ChunkActivations:
     merge: tuple[Kept, ...]  #: while image embeddings are put among the words
 
 
-def chunk_activations(job: TrainingJob, chunk: Chunk) -> ChunkActivations:
+def chunk_activations(job: TrainingJob, chunk: Chunk, *, final: bool) -> ChunkActivations:
+    """What a micro-batch costs in ``chunk``; ``final`` for the last virtual chunk of its rank."""
     layers = [job.text.layers[index] for index in chunk.layers]
     if chunk.extra_prediction:
         layers += [job.text.layers[-1]] * job.text.extra_prediction_layers
@@ -41,6 +42,8 @@ def chunk_activations(job: TrainingJob, chunk: Chunk) -> ChunkActivations:
     by_kind = {layer: layer_tensors(job, layer) for layer in dict.fromkeys(layers)}
     for position, layer in enumerate(layers):
         stays, again = _recomputed(job, layer, by_kind[layer], position, len(layers))
+        if job.offload and not (final and position == len(layers) - 1):
+            stays = tuple(tensor for tensor in stays if tensor.offload not in job.offload)
         kept += stays
         size = sum(tensor.bytes for tensor in (*again, *_layer_backward(job, layer)))
         if size > widest[0]:

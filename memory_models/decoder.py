@@ -76,9 +76,10 @@ def _norm(job: TrainingJob, part: str, *, separate: bool) -> Iterator[Kept]:
     a, n, hidden = job.precision.activation_bytes, job.residual_tokens, job.text.hidden_size
     streams = job.text.residual_streams
     statistics = 4 if job.text.norm is Norm.RMS else 8
-    yield Kept(D, f"{part} residual", "a*n*h", a * n * hidden * streams)
-    output = a if separate else _gemm_input(job)
-    yield Kept(D, f"{part} norm output", "a*n*h", output * n * hidden, "layernorm" if separate else "", True)
+    norm, linear = ("attn_norm", "qkv_linear") if part == "mixer" else ("mlp_norm", "")
+    yield Kept(D, f"{part} residual", "a*n*h", a * n * hidden * streams, offload=norm)
+    output, module = (a, "layernorm") if separate else (_gemm_input(job), "")
+    yield Kept(D, f"{part} norm output", "a*n*h", output * n * hidden, module, True, linear)
     yield Kept(D, f"{part} norm statistics", f"{statistics}*n", statistics * n)
 
 
@@ -92,7 +93,8 @@ def _grouped_attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept
     query, key = shape.query_size // tensor, max(shape.key_size // tensor, shape.head_size)
     gate = query if shape.output_gate else 0
     # Rotation and norms make new tensors, and the kernel copies the value out of the joint one.
-    yield Kept(D, "query, key and value", "a*N*(nh+2nkv)*d/t", a * tokens * (query + 2 * key + gate))
+    joint = a * tokens * (query + 2 * key + gate)
+    yield Kept(D, "query, key and value", "a*N*(nh+2nkv)*d/t", joint, offload="core_attn")
     if shape.qk_norm:
         yield Kept(D, "query and key before their norm", "a*N*(nh+nkv)*d/t", a * tokens * (query + key))
         heads = (query + key) // shape.head_size
@@ -113,13 +115,17 @@ def _core_attention(job: TrainingJob, heads: int, width: int) -> Iterator[Kept]:
             yield Kept(D, name, "a*N*nh*d/t", a * tokens * width, "core_attn")
     else:
         scores = tokens * job.batch.sequence_length // job.layout.context * heads
-        yield Kept(D, "attention probabilities", "a*b*nh*s^2/t", a * scores, "core_attn")
+        # In float: the softmax keeps its output, and the product with the values its 16-bit copy.
+        width_of_probability = 4 + a * (job.attention_dropout == 0) if job.softmax_in_float else a
+        count = width_of_probability * scores
+        yield Kept(D, "attention probabilities", "a*b*nh*s^2/t", count, "core_attn", offload="core_attn")
         if job.attention_dropout > 0:
             yield Kept(
                 D, "attention dropout output and mask", "(a+1)*b*nh*s^2/t", (a + 1) * scores, "core_attn"
             )
     needed_by_kernel = job.attention is not Backend.UNFUSED
-    yield Kept(D, "attention output", "a*N*nh*d/t", a * tokens * width, "", not needed_by_kernel)
+    output = a * tokens * width
+    yield Kept(D, "attention output", "a*N*nh*d/t", output, "", not needed_by_kernel, "attn_proj")
 
 
 def _latent_attention(job: TrainingJob, shape: LatentAttentionShape) -> Iterator[Kept]:
@@ -163,21 +169,32 @@ def _mamba(job: TrainingJob) -> Iterator[Kept]:
         "a*N*(2*inner+2*g*state+nh)/t",
         a * tokens * (2 * inner + 2 * states + heads),
     )
-    yield Kept(D, "Mamba output", "2*a*N*inner/t", 2 * a * tokens * inner)
+    yield Kept(D, "Mamba output: scanned, gated, normed", "3*a*N*inner/t", 3 * a * tokens * inner)
     yield Kept(D, "Mamba step sizes", "4*N*nh/t", 4 * tokens * heads)
 
 
 def _gated_delta(job: TrainingJob) -> Iterator[Kept]:
-    """Gated delta rule: projections, convolved copies, chunk states, the gated norm's input."""
+    """Gated delta rule: projections, convolved copies, and what the rule itself keeps."""
     shape = job.text.gated_delta
     assert isinstance(shape, GatedDeltaShape)
     a, tokens, tensor = job.precision.activation_bytes, job.tokens, job.layout.tensor
     keys, values = shape.key_heads * shape.key_size // tensor, shape.value_heads * shape.value_size // tensor
+    heads = shape.value_heads // tensor
     yield Kept(D, "gated delta projections", "a*N*(2k+2v)/t", a * tokens * (2 * keys + 2 * values))
     yield Kept(D, "gated delta convolved", "a*N*(2k+v)/t", a * tokens * (2 * keys + values))
-    repeated = shape.value_heads * shape.key_size // tensor
-    yield Kept(D, "gated delta repeated query and key", "2*a*N*nv*dk/t", 2 * a * tokens * repeated)
-    yield Kept(D, "gated delta output", "3*a*N*v/t", 3 * a * tokens * values)
+    yield Kept(D, "gated delta output", "2*a*N*v/t", 2 * a * tokens * values)
+    if not job.deterministic:
+        repeated = heads * shape.key_size
+        yield Kept(D, "gated delta repeated query and key", "2*a*N*nv*dk/t", 2 * a * tokens * repeated)
+        return
+    # The deterministic rule is written in torch, in float, over chunks of 64 tokens. Solving the
+    # triangular system of a chunk row by row keeps every leading square of it: the sum of i^2, i < 64.
+    chunk, squares = 64, 63 * 64 * 127 // 6
+    yield Kept(D, "delta rule, float copies", "8*4*N*nv*d/t", 32 * tokens * heads * shape.key_size)
+    yield Kept(D, "delta rule, squares of chunks", "4*N*nv*85344/64/t", 4 * tokens * heads * squares // chunk)
+    states = tokens // chunk * heads * shape.key_size * shape.value_size
+    yield Kept(D, "delta rule, states of chunks", "3*4*N/64*nv*dk*dv/t", 12 * states)
+    yield Kept(D, "delta rule, scores in chunks", "6*4*N*nv*64/t", 24 * tokens * heads * chunk)
 
 
 def backward_bytes(job: TrainingJob, layer: Layer) -> int:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory_models.breakdown import MemoryBreakdown
-from memory_models.calibration import DEFAULT, Calibration
+from memory_models.calibration import DEFAULT, Band, Calibration
 from memory_models.instants import stage_instants
-from memory_models.job import TrainingJob
+from memory_models.job import Implementation, Sharding, TrainingJob
 from memory_models.runtime import outside_bytes
+from memory_models.shapes import Mixer
 from memory_models.tensors import Instant, Part
 
 
@@ -24,7 +25,7 @@ class RankEstimate:
     instants: tuple[Instant, ...]  #: the widest first
     fragmentation_bytes: int  #: reserved minus allocated, outside the breakdown
     context_bytes: int  #: CUDA context and NCCL, outside the allocator
-    band: float  #: half-width of the 90 % band, as a share
+    band: Band  #: of 90 %, for the allocated bytes
 
     @property
     def peak(self) -> Instant:
@@ -54,11 +55,11 @@ class RankEstimate:
 
     @property
     def low_bytes(self) -> int:
-        return round(self.allocated_bytes * (1 - self.band))
+        return round(self.allocated_bytes * self.band.low)
 
     @property
     def high_bytes(self) -> int:
-        return round(self.allocated_bytes * (1 + self.band))
+        return round(self.allocated_bytes * self.band.high)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -106,8 +107,28 @@ def estimate_rank(job: TrainingJob, stage: int, calibration: Calibration = DEFAU
         instants=instants,
         fragmentation_bytes=fragmentation,
         context_bytes=context,
-        band=calibration.band,
+        band=_band(job, calibration),
     )
+
+
+def rarely_measured(job: TrainingJob) -> bool:
+    """Whether the job uses what few measured runs did, so that its estimate is less sure."""
+    mixers = {layer.mixer for layer in job.text.layers}
+    return (
+        job.precision.fp8
+        or job.sharding is not Sharding.NONE
+        or bool(job.offload)
+        or job.text.residual_streams > 1
+        or job.implementation is Implementation.UNFUSED
+        or job.vision is not None
+        or not mixers <= {Mixer.ATTENTION}
+    )
+
+
+def _band(job: TrainingJob, calibration: Calibration) -> Band:
+    if rarely_measured(job):
+        return calibration.rare
+    return calibration.experts if job.text.has_experts else calibration.dense
 
 
 def estimate(job: TrainingJob, calibration: Calibration = DEFAULT) -> Estimate:

@@ -53,8 +53,10 @@ def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
     kept = [
         Kept(E, "router logits, scores and probabilities", "12*n*E", 12 * n * experts.count, "moe"),
         Kept(E, "routing map", "n*E", n * experts.count, "moe"),
-        Kept(E, "routed input", "a*R*h", gemm * rows * hidden, "moe", True),
-        Kept(E, "expert fc1 output", f"a*R*{inner}*f/etp", a * rows * inner * width, "moe"),
+        Kept(E, "routed input", "a*R*h", gemm * rows * hidden, "moe", True, "expert_fc1"),
+        Kept(
+            E, "expert fc1 output", f"a*R*{inner}*f/etp", a * rows * inner * width, "moe", offload="moe_act"
+        ),
         Kept(E, "expert activation", "a*R*f/etp", gemm * rows * width, "moe_act", True),
         *_scaled_activation(job, rows * width),
         Kept(E, "routed probabilities", "4*R", 4 * rows, "moe"),
@@ -98,9 +100,9 @@ def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
 def _scaled_activation(job: TrainingJob, elements: int) -> tuple[Kept, ...]:
     """The activation before it is multiplied by the routing probabilities.
 
-    A kernel of its own does both for SwiGLU; without it (other activations) the product is a second tensor.
+    A kernel of its own does both where there is one; without it the product is a second tensor.
     """
-    if job.text.activation is Activation.SWIGLU and job.bias_activation_fusion:
+    if job.bias_activation_fusion and job.text.activation is not Activation.GELU:
         return ()
     return (
         Kept(

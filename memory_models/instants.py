@@ -31,7 +31,8 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
     runtime = runtime_parts(job, stage, weights, calibration)
     gathered = fsdp_parts(job, weights)
     chunks = job.chunks[stage]
-    activations = [chunk_activations(job, chunk) for chunk in chunks]
+    holding = [chunk for chunk in chunks if chunk.layers or chunk.extra_prediction]
+    activations = [chunk_activations(job, chunk, final=chunk in holding[-1:]) for chunk in chunks]
     layout = job.layout
     moments = flights(
         stages=layout.pipeline,
@@ -119,6 +120,17 @@ def _moment(
             formula=_loss_formula(job.cross_entropy),
             bytes=widest + kept * depth,
         )
+        if job.deferred_embedding_gradient:
+            count = job.layout.pipeline * job.precision.activation_bytes * loss.logit_elements(job)
+            waiting.append(
+                Part(
+                    component=Component.EMBEDDING_AND_LOSS,
+                    category=Category.TEMPORARY,
+                    tensor="gradients of logits, deferred",
+                    formula="p*a*q",
+                    bytes=count,
+                )
+            )
         gathered = Part(
             component=Component.EMBEDDING_AND_LOSS,
             category=Category.TEMPORARY,

@@ -67,6 +67,15 @@ class Card(StrEnum):
     BLACKWELL = "blackwell"
 
 
+OFFLOAD_MODULES = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+)
 RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 
 
@@ -112,7 +121,7 @@ class Precision:
     parameter_bytes: int = 2
     gradient_bytes: int = 4
     activation_bytes: int = 2
-    fp8: bool = False
+    fp8: bool = False  #: inputs of matrix products are kept in one byte
     fp8_parameters: bool = False
     fp8_recipe: str = "delayed"
     fp16: bool = False
@@ -171,6 +180,10 @@ class TrainingJob:
     rope_fusion: bool = False
     bias_activation_fusion: bool = True
     gradient_accumulation_fusion: bool = True
+    softmax_in_float: bool = False  #: unfused attention keeps its probabilities in four bytes
+    #: modules whose input waits in the host's memory between forward and backward
+    offload: frozenset[str] = frozenset()
+    deferred_embedding_gradient: bool = False  #: the output layer's weight gradients wait for the flush
     expandable_segments: bool = False
     card: Card = Card.HOPPER
     deterministic: bool = False  #: determinism asked of cuBLAS, which takes a larger workspace
@@ -191,6 +204,9 @@ class TrainingJob:
             )
         if self.text.experts is not None and self.text.experts.count % layout.expert:
             raise ValueError(f"{self.text.experts.count} experts do not divide by ep {layout.expert}")
+        unknown = sorted(self.offload - set(OFFLOAD_MODULES))
+        if unknown:
+            raise ValueError(f"offload_modules names {unknown}; megatron-core knows {list(OFFLOAD_MODULES)}")
         chunks = self.chunks
         if self.vision is not None and self.vision.deepstack > len(chunks[0][0].layers):
             raise ValueError(

@@ -32,8 +32,8 @@ def flights(
     """Every distinct moment of one step on pipeline rank ``rank``.
 
     Without interleaving (chunks == 1) rank r has min(p - r, m) micro-batches in flight. With
-    it, warm-up forwards 2(p-r-1) + (v-1)*g chunk passes (one more with overlapped expert
-    exchange), then forward and backward alternate.
+    it, warm-up forwards 2(p-r-1) + (v-1)*g chunk passes, and one more with
+    overlapped expert exchange, then forward and backward alternate.
     """
     if chunks == 1:
         count = min(stages - rank, microbatches)

@@ -15,6 +15,7 @@ from memory_models.job import (
     Card,
     CrossEntropy,
     Dispatcher,
+    Frozen,
     Granularity,
     Implementation,
     OptimizerSetup,
@@ -32,6 +33,7 @@ from memory_models.shapes import (
     AttentionShape,
     ExpertsShape,
     FeedForward,
+    GatedDeltaShape,
     LatentAttentionShape,
     Layer,
     MambaShape,
@@ -44,15 +46,12 @@ from memory_models.shapes import (
 _NOT_MODELLED = (
     "cuda_graph_impl",
     "enable_cuda_graph",
-    "fine_grained_activation_offloading",
     "cpu_offloading_num_layers",
     "fp4",
     "fp4_format",
     "tp_comm_overlap",
     "delay_wgrad_compute",
-    "defer_embedding_wgrad_compute",
     "use_torch_fsdp2",
-    "experimental_attention_variant",
     "window_size",
     "encoder_tensor_model_parallel_size",
     "distribute_saved_activations",
@@ -116,12 +115,13 @@ def read_megatron_arguments(
         batch=Batch(
             micro=micro,
             total=arguments.integer("global_batch_size", micro * layout.data),
-            sequence_length=arguments.integer("seq_length"),
+            sequence_length=arguments.integer("seq_length") + _image_tokens(arguments),
         ),
         recompute=_recompute(arguments),
         optimizer=_optimizer(arguments, precision),
         precision=precision,
         sharding=_sharding(arguments),
+        frozen=Frozen(language=arguments.flag("freeze_LM")),
         routing=Routing(
             dispatcher=Dispatcher(arguments.get("moe_token_dispatcher_type", "allgather")),
             imbalance=imbalance,
@@ -139,8 +139,18 @@ def read_megatron_arguments(
         hidden_dropout=float(arguments.get("hidden_dropout", 0.1)),
         attention_dropout=float(arguments.get("attention_dropout", 0.1)),
         rope_fusion=arguments.flag("apply_rope_fusion"),
-        bias_activation_fusion=arguments.flag("bias_swiglu_fusion"),
+        bias_activation_fusion=arguments.flag("use_fused_weighted_squared_relu")
+        if arguments.flag("squared_relu")
+        else arguments.flag("bias_swiglu_fusion"),
         gradient_accumulation_fusion=arguments.flag("gradient_accumulation_fusion"),
+        softmax_in_float=(
+            arguments.flag("attention_softmax_in_fp32") or arguments.flag("apply_query_key_layer_scaling")
+        )
+        and (arguments.get("masked_softmax_fusion") is False or "img_h" in given),
+        offload=frozenset(arguments.words("offload_modules"))
+        if arguments.flag("fine_grained_activation_offloading")
+        else frozenset(),
+        deferred_embedding_gradient=arguments.flag("defer_embedding_wgrad_compute"),
         expandable_segments="expandable_segments:True"
         in str((environment or {}).get("PYTORCH_CUDA_ALLOC_CONF", "")),
         card=card,
@@ -154,19 +164,26 @@ def read_megatron_arguments(
     return Reading(job=job, ignored=ignored, notes=tuple(notes))
 
 
+def _image_tokens(arguments: Arguments) -> int:
+    """Tokens that pretrain_vlm.py puts before the text: one for each patch of its only image."""
+    if not arguments.get("img_h"):
+        return 0
+    patch = arguments.integer("patch_dim", 16)
+    return (arguments.integer("img_h") // patch) * (arguments.integer("img_w") // patch)
+
+
 def _precision(arguments: Arguments) -> Precision:
-    half, fp8 = (
-        arguments.flag("bf16") or arguments.flag("fp16"),
-        arguments.get("fp8") or arguments.get("fp8_format"),
-    )
+    fp8 = arguments.get("fp8") or arguments.get("fp8_format")
+    quantised = bool(fp8 or arguments.get("fp4_format"))
+    half = arguments.flag("bf16") or arguments.flag("fp16") or quantised
     in_float = arguments.flag("accumulate_allreduce_grads_in_fp32") or not half
-    if arguments.flag("bf16") and not arguments.flag("grad_reduce_in_bf16"):
+    if half and not arguments.flag("fp16") and not arguments.flag("grad_reduce_in_bf16"):
         in_float = True
     return Precision(
         parameter_bytes=2 if half else 4,
         activation_bytes=2 if half else 4,
         gradient_bytes=4 if in_float else 2,
-        fp8=bool(fp8),
+        fp8=quantised,  # fp4 keeps two copies of half a byte
         fp8_parameters=arguments.flag("fp8_param_gather") or arguments.flag("fp8_param"),
         fp8_recipe=str(arguments.get("fp8_recipe") or "delayed"),
         fp16=arguments.flag("fp16"),
@@ -228,10 +245,20 @@ def _layers(arguments: Arguments) -> tuple[tuple[Layer, ...], str | None]:
         custom = "|".join("t" * len(stage) for stage in stages) if len(stages) > 1 else None
         return tuple(kinds[mark] for stage in stages for mark in stage), custom
     count = arguments.integer("num_layers")
-    if not arguments.get("num_experts"):
-        return (Layer(),) * count, None
-    sparse = _frequency(arguments.get("moe_layer_freq", 1), count)
-    return tuple(Layer(feed_forward=FeedForward.EXPERTS if on else FeedForward.DENSE) for on in sparse), None
+    mixers = [Mixer.ATTENTION] * count
+    linear = "gated_delta_net" in (
+        arguments.get("experimental_attention_variant"),
+        arguments.get("linear_attention_type"),
+    )
+    if linear:
+        every = arguments.integer("linear_attention_freq")
+        mixers = [Mixer.GATED_DELTA if (index + 1) % every else Mixer.ATTENTION for index in range(count)]
+    parts = (FeedForward.DENSE, FeedForward.EXPERTS)
+    frequency = arguments.get("moe_layer_freq", 1)
+    sparse = _frequency(frequency, count) if arguments.get("num_experts") else [0] * count
+    return tuple(
+        Layer(mixer=mixer, feed_forward=parts[on]) for mixer, on in zip(mixers, sparse, strict=True)
+    ), None
 
 
 def _frequency(value: Any, count: int) -> list[int]:
@@ -270,6 +297,9 @@ def _text(arguments: Arguments, layers: tuple[Layer, ...], vocabulary: int) -> T
         vocabulary=vocabulary,
         experts=_experts(arguments, int(width)) if arguments.get("num_experts") else None,
         mamba=_mamba(arguments, hidden) if any(layer.mixer is Mixer.MAMBA for layer in layers) else None,
+        gated_delta=_gated_delta(arguments)
+        if any(layer.mixer is Mixer.GATED_DELTA for layer in layers)
+        else None,
         activation=activation,
         norm=Norm.RMS if arguments.get("normalization") == "RMSNorm" else Norm.LAYER,
         linear_bias=arguments.flag("add_bias_linear"),
@@ -326,6 +356,16 @@ def _mamba(arguments: Arguments, hidden: int) -> MambaShape:
         head_size=head,
         groups=arguments.integer("mamba_num_groups", 8),
         state_size=arguments.integer("mamba_state_dim", 128),
+    )
+
+
+def _gated_delta(arguments: Arguments) -> GatedDeltaShape:
+    return GatedDeltaShape(
+        key_heads=arguments.integer("linear_num_key_heads"),
+        value_heads=arguments.integer("linear_num_value_heads"),
+        key_size=arguments.integer("linear_key_head_dim"),
+        value_size=arguments.integer("linear_value_head_dim"),
+        convolution=arguments.integer("linear_conv_kernel_dim", 4),
     )
 
 
@@ -388,6 +428,11 @@ def _cross_entropy(arguments: Arguments) -> CrossEntropy:
 
 def _attention(arguments: Arguments, local: bool, environment: Mapping[str, Any], card: Card) -> Backend:
     backend = str(arguments.get("attention_backend", "auto"))
+    head = arguments.integer(
+        "kv_channels", arguments.integer("hidden_size") // arguments.integer("num_attention_heads")
+    )
+    if head % 8:
+        return Backend.UNFUSED  # no kernel takes such a head
     if arguments.flag("use_legacy_models"):
         backend = "auto"  # the legacy layers never hand the argument on
     if backend in ("unfused", "local"):

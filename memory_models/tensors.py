@@ -38,7 +38,8 @@ class Kept:
 
     ``module`` is the selective-recompute module that drops it, if any. ``for_weight`` is True
     where only the gradient of a weight of its own component needs it, so that it goes when
-    that component is frozen.
+    that component is frozen. ``offload`` is the module whose input it is, by the name that
+    fine-grained offloading gives it.
     """
 
     component: Component
@@ -47,6 +48,7 @@ class Kept:
     bytes: int
     module: str = ""
     for_weight: bool = False
+    offload: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
