@@ -216,7 +216,7 @@ def _limits_sentences(before: Peak, after: Peak, *, truncated: bool, small: bool
     if truncated:
         sentences.append(
             "The run was stopped by a refused allocation and no whole peak was measured: "
-            "every number here is a lower bound."
+            "the growth told here is a lower bound."
         )
     if before.phase != after.phase:
         sentences.append(

@@ -87,7 +87,7 @@ def _where(report: CulpritReport) -> list[str]:
     if total:
         table.append(("in all", *total))
     return [
-        _stamped(report, "Where it went"),
+        _stamped(report, wording.where_words(report)),
         code_block(growth_picture(report), language="text"),
         _table(("", before, after, "change"), table, numbers=3),
         _bullets(prose(sentence) for sentence in wording.evidence_sentences(report)),

@@ -192,11 +192,14 @@ def _bar(
         wide = value * scale
         amount = _amount(value, unit)
         canvas.rect(x, y, wide, height, f"fb-part fb-c{colour}", tip=f"{bar.label}, {name}: {amount}")
-        if text_width(name, 11) + 8 < wide:
-            canvas.text(x + 5, y + 16, name, "fb-inside fb-strong")
-            canvas.text(x + 5, y + 30, amount, "fb-inside")
-        if name in bar.grown:
-            new = bar.grown[name] * scale
+        new = min(bar.grown.get(name, 0.0) * scale, wide)
+        needed = max(text_width(name, 11), text_width(amount, 11)) + 8
+        # Beside the outline of what grew, not under it.
+        at = x if needed < wide - new else x + wide - new
+        if needed < x + wide - at:
+            canvas.text(at + 5, y + 16, name, "fb-inside fb-strong")
+            canvas.text(at + 5, y + 30, amount, "fb-inside")
+        if new:
             outline = (x + wide - new, new, f"+{_amount(bar.grown[name], unit)} {name}")
         x += wide
     if outline is not None:

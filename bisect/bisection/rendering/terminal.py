@@ -76,7 +76,7 @@ def _where(report: CulpritReport, columns: int) -> Iterable[str]:
     rows = wording.growth_rows(report)
     if not rows:
         return
-    yield from _heading("WHERE IT WENT", wording.stamp(report))
+    yield from _heading(wording.where_words(report).upper(), wording.stamp(report))
     yield growth_picture(report, columns=columns)
     yield ""
     before, after = wording.sides(report)

@@ -75,6 +75,14 @@ def title(report: CulpritReport) -> str:
     }[report.finding.kind]
 
 
+def where_words(report: CulpritReport) -> str:
+    """The heading over the table of components or activities."""
+    if report.regression is None:
+        return "Memory at both ends"
+    slow = report.regression.kind is RegressionKind.THROUGHPUT
+    return "Where the time went" if slow else "Where the memory went"
+
+
 def stamp(report: CulpritReport) -> str:
     """What stands next to every figure that no GPU made; "" where one did."""
     if report.simulation is None:
@@ -107,7 +115,7 @@ def disproof(report: CulpritReport) -> str:
 
 def sentence(text: str) -> str:
     """With a capital first and a full stop last."""
-    shown = text[:1].upper() + text[1:]
+    shown = (text[:1].upper() + text[1:]).rstrip()
     return shown if shown.endswith((".", "!", "?")) else f"{shown}."
 
 
@@ -128,7 +136,7 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
         ("Repository", subject.repository, True),
         ("Profile", subject.profile, True),
         ("Bad means", limit, False),
-        ("Range", f"{subject.good[:10]}..{subject.bad[:10]}", True),
+        ("Range", f"{subject.good[:8]}..{subject.bad[:8]}", True),
         (
             "Size",
             f"{subject.commits} commits, {len(report.trials)} trials, {duration(seconds)} of trials",
@@ -200,12 +208,14 @@ def total_row(report: CulpritReport) -> tuple[str, str, str] | None:
     regression = report.regression
     if regression and regression.kind is RegressionKind.THROUGHPUT and report.time:
         old, new = report.time.parent.total_seconds, report.time.culprit.total_seconds
-        return f"{old:.3f} s", f"{new:.3f} s", f"{new - old:+.3f} s"
+        growth = f"{new - old:+.3f} s" if new != old else "–"
+        return f"{old:.3f} s", f"{new:.3f} s", growth
     memory = report.memory
     if memory is None or memory.parent is None or memory.culprit is None:
         return None
     before, after = memory.parent.allocated_bytes, memory.culprit.allocated_bytes
-    return show_bytes(before), show_bytes(after), show_bytes(after - before, signed=True)
+    growth = show_bytes(after - before, signed=True) if after != before else "–"
+    return show_bytes(before), show_bytes(after), growth
 
 
 def evidence_sentences(report: CulpritReport) -> list[str]:
@@ -329,7 +339,7 @@ def reason_words(reason: str) -> str:
             words[index] = show_bytes(int(bare)) + tail
             if index + 1 < len(words) and words[index + 1].rstrip(",.;") == "bytes":
                 words[index + 1] = words[index + 1].removeprefix("bytes")
-    return " ".join(words).replace("  ", " ").replace(" ,", ",")
+    return sentence(" ".join(words).replace("  ", " ").replace(" ,", ","))
 
 
 def _is_throughput(report: CulpritReport) -> bool:
