@@ -91,7 +91,7 @@ def create_bisection(
     A request whose refs cannot be used ends with the finding `rejected`, whose
     `why` names the repair. With `preview`, a plan is made and waits for its confirmation.
     """
-    request, profile = normalise(wanted, parts.catalogue, most_trials=parts.settings.most_trials)
+    request, profile = normalise(wanted, parts.catalogue)
     try:
         row, _ = parts.bisections.create(
             request=request,

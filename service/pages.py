@@ -17,6 +17,7 @@ from fastapi.templating import Jinja2Templates
 
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.tokens import Caller, Scope, Tokens
+from bisection.rendering.escaping import visible
 from bisection.rendering.html import render_html
 from service import problems
 from service.access import COOKIE, presented_token
@@ -34,8 +35,11 @@ _LISTED = 100
 
 
 def make_templates() -> Jinja2Templates:
-    """Autoescape is on for .html: what is shown was written by commits, tokens and callers."""
-    return Jinja2Templates(directory=FOLDER)
+    """Autoescape is on for .html, and `visible` shows characters that would hide or reorder text:
+    what is shown was written by commits, training jobs and callers."""
+    templates = Jinja2Templates(directory=FOLDER)
+    templates.env.filters["visible"] = visible
+    return templates
 
 
 class LoginNeeded(Exception):

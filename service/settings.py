@@ -15,7 +15,6 @@ class ServiceSettings:
     body_bytes: int = 128 * 1024
     #: GitHub caps a payload at 25 MB; a workflow_run is some tens of kilobytes.
     webhook_body_bytes: int = 1024 * 1024
-    most_trials: int = 1000  #: in the budget of one bisection
     event_poll_seconds: float = 0.5  #: how often a watched bisection is read again
 
     def __post_init__(self) -> None:

@@ -234,7 +234,7 @@ def _create(
 ) -> tuple[BisectionRow, bool]:
     try:
         wanted = BisectionRequest(repository=repository, profile=webhook.profile, good=good, bad=run.head_sha)
-        request, profile = normalise(wanted, parts.catalogue, most_trials=parts.settings.most_trials)
+        request, profile = normalise(wanted, parts.catalogue)
     except (Problem, ValidationError, NotRegistered) as error:
         # All but the two hashes comes from the operator's files.
         raise BadCatalogueFile(f"webhook of {webhook.github}: {error}") from error

@@ -295,7 +295,7 @@ def test_a_running_bisection_shows_its_plan_and_what_its_trials_mean(scene: Serv
     assert shown["plan"] == {"commits": 1, "states": 2}
     (trial,) = shown["trials"]
     assert trial["commit"] == BAD
-    assert trial["subject"] == HOSTILE
+    assert trial["subject"].startswith(HOSTILE)
     assert trial["outcome"] == "out_of_memory"
     assert trial["verdict"] == "bad"
     assert trial["limit"] == CAPACITY

@@ -125,7 +125,7 @@ class ServiceScene:
     def resolve(self, bisection_id: str, *, preview: bool = False) -> None:
         """As a worker does once git has answered."""
         good = Commit(hash=GOOD, subject="A good one")
-        bad = Commit(hash=BAD, parents=(GOOD,), subject=HOSTILE)
+        bad = Commit(hash=BAD, parents=(GOOD,), subject=HOSTILE + "\u202e")
         spec = BisectionSpec(
             range=CommitRange(commits=(good, bad)),
             criterion=Criterion(kind=CriterionKind.OUT_OF_MEMORY, capacity_bytes=CAPACITY),
