@@ -13,7 +13,7 @@ from bisection.commits import Commit
 from bisection.criteria import CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.quantities import show_bytes, show_confidence
-from bisection.regression import Regression, RegressionKind
+from bisection.regression import STATES, Regression, RegressionKind
 from bisection.rendering.escaping import visible
 from bisection.report_parts import MemoryPicture, Run, Subject, TimePicture
 from memory_models.breakdown import Activity, Category, Component
@@ -120,6 +120,17 @@ def growth_words(regression: Regression) -> str:
     at_least = "at least " if regression.truncated else ""
     if regression.kind is RegressionKind.FRAGMENTATION:
         return f"fragmentation grew by {show_bytes(regression.category_delta_bytes or 0)}"
+    if regression.kind is RegressionKind.LAYOUT:
+        # All states of the component grow together, and they are there at every instant.
+        states = sum(
+            cell.delta_bytes
+            for cell in regression.cells
+            if cell.component is regression.component and cell.category in STATES
+        )
+        return (
+            f"{COMPONENT_WORDS[regression.component]} parameters, gradients and optimizer states "
+            f"grew by {at_least}{show_bytes(states)}"
+        )
     what = f"{COMPONENT_WORDS[regression.component]} {CATEGORY_WORDS[regression.category]}"
     amount = show_bytes(regression.category_delta_bytes or 0)
     where = show_instant(regression.instant, regression.phase)

@@ -11,6 +11,9 @@ from enum import StrEnum
 
 from memory_models.breakdown import Activity, Category, Component
 
+#: What lasts from step to step: a model's states.
+STATES = frozenset({Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATES})
+
 
 class RegressionKind(StrEnum):
     """The signature class of the growth, from the most specific evidence that was measured."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from bisection.measurement import Measurement, Peak
 from bisection.quantities import show_bytes
-from bisection.regression import Origin, RegressionKind
+from bisection.regression import STATES, Origin, RegressionKind
 from memory_models.breakdown import MIB, Category, Component
 
 #: Below this a difference of a component is not called growth: repeated CPU runs of one state differ
@@ -19,9 +19,6 @@ from memory_models.breakdown import MIB, Category, Component
 SMALLEST_GROWTH_BYTES = MIB // 4
 #: More patches or image tokens than this is another image load, not noise of the data order.
 IMAGE_LOAD_SHARE = 0.05
-
-#: What lasts from step to step: a model's states.
-STATES = frozenset({Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATES})
 
 
 def fragmentation_growth(before: Peak, after: Peak) -> int:

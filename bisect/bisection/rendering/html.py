@@ -81,6 +81,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             style=Markup(_style()),
             policy=content_security_policy(),
             stamp=wording.stamp(report),
+            stand_ins=wording.stand_ins(report),
             disproof=wording.disproof(report),
             show_why=report.finding.kind in (FindingKind.FOUND, FindingKind.SET),
             facts=wording.facts(report),

@@ -53,6 +53,7 @@ def _render(report: CulpritReport, documentation: str, most: int) -> str:
                 code_block(report.git_bisect_log),
             ]
         blocks.append(_folded("Reproduce by hand, and replay in plain git", inner))
+    blocks += _stand_ins(report)
     blocks += _notes(report, documentation)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -61,10 +62,19 @@ def _stamp(report: CulpritReport) -> list[str]:
     if report.simulation is None:
         return []
     lines = [f"> **{wording.stamp(report)}.**", *(f"> {prose(note)}" for note in report.simulation.notes)]
-    if report.simulation.patches:
-        used = ", ".join(f"{code_span(n)} {count} times" for n, count in report.simulation.patches.items())
-        lines.append(f"> Stand-ins used, in one trial: {used}.")
+    used = wording.stand_ins(report)
+    if used:
+        lines.append(f"> {used}; they are listed below.")
     return ["\n".join(lines)]
+
+
+def _stand_ins(report: CulpritReport) -> list[str]:
+    if report.simulation is None or not report.simulation.patches:
+        return []
+    rows = [
+        (code_span(name, in_table=True), f"{count:,}") for name, count in report.simulation.patches.items()
+    ]
+    return [_folded(wording.stand_ins(report), [_table(("stand-in", "uses"), rows, numbers=1)])]
 
 
 def _stamped(report: CulpritReport, words: str) -> str:

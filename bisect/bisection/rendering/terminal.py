@@ -30,9 +30,8 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
     if report.simulation:
         yield f"*** {stamp} ***"
         yield from _wrap(" ".join(report.simulation.notes), columns)
-        if report.simulation.patches:
-            used = ", ".join(f"{visible(n)} {count} times" for n, count in report.simulation.patches.items())
-            yield from _wrap(f"Stand-ins used, in one trial: {used}.", columns)
+        if wording.stand_ins(report):
+            yield f"{wording.stand_ins(report)}; they are listed at the end."
         yield ""
     if report.finding.kind in (FindingKind.FOUND, FindingKind.SET):
         yield from _wrap(
@@ -61,6 +60,10 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
     if report.git_bisect_log:
         yield from _heading("REPLAY IN PLAIN GIT (git bisect replay FILE)", "")
         yield report.git_bisect_log.rstrip()
+    if report.simulation and report.simulation.patches:
+        yield from _heading("STAND-INS", "")
+        used = [f"{visible(name)} {count:,}" for name, count in report.simulation.patches.items()]
+        yield from _wrap(", ".join(used), columns)
     if report.notes or report.links:
         yield from _heading("NOTES", "")
         for note in report.notes:

@@ -91,6 +91,14 @@ def stamp(report: CulpritReport) -> str:
     return f"SIMULATED on {devices}, not a GPU"
 
 
+def stand_ins(report: CulpritReport) -> str:
+    """How much code was replaced so that the job ran without a GPU; "" if none was."""
+    patches = report.simulation.patches if report.simulation else {}
+    if not patches:
+        return ""
+    return f"{len(patches)} stand-ins were used, {sum(patches.values()):,} times in one trial"
+
+
 def sides(report: CulpritReport) -> tuple[str, str]:
     """Names of the two states that are compared."""
     if report.finding.kind is FindingKind.FOUND:
