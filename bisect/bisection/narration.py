@@ -46,8 +46,9 @@ def trial_reason(
             f"Belief that it is bad: {percent(before)}."
         )
     likely = int(np.searchsorted(np.cumsum(np.sort(posterior.belief[1:-1])[::-1]), 0.95)) + 1
+    suspects = min(likely, len(line) - 1)
     return (
-        f"{short} divides the {min(likely, len(line) - 1)} commits still suspected: with {percent(before)} the regression was "
+        f"{short} divides the {suspects} commits still suspected: with {percent(before)} the regression was "
         f"there by then. {seen} A trial here is expected to tell {bits:.2f} bits."
     )
 

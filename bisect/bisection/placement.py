@@ -22,6 +22,10 @@ Integers = NDArray[np.int64]
 
 #: Combinations of running trials' outcomes that are kept; beyond five running trials the least likely go.
 COMBINATIONS = 32
+#: Below this chance it is not worth thinking about what follows if a running trial cannot be judged.
+RARELY_UNTESTABLE = 0.1
+#: A running trial is never given up for sure, even of a state that could not be tested before.
+MOST_UNTESTABLE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +36,8 @@ class Outlook:
     """
 
     joint: Floats
-    false_negative: float
-    false_positive: float
+    false_negative: Floats  #: (G+1,) if the hypothesis holds
+    false_positive: Floats  #: (G+1,) if the hypothesis holds
 
     @classmethod
     def of(cls, posterior: Posterior) -> Outlook:
@@ -44,11 +48,16 @@ class Outlook:
             false_positive=posterior.false_positive,
         )
 
-    def with_running(self, group: int) -> Outlook:
-        """One more trial is running, at this state."""
-        fails = np.full(self.joint.shape[1], self.false_positive)
-        fails[: group + 1] = 1 - self.false_negative
-        split = np.concatenate([self.joint * fails, self.joint * (1 - fails)])
+    def with_running(self, group: int, untestable: float) -> Outlook:
+        """One more trial is running, at this state, which is untestable with this chance."""
+        fails = self.false_positive.copy()
+        fails[: group + 1] = 1 - self.false_negative[: group + 1]
+        untestable = min(untestable, MOST_UNTESTABLE)
+        parts = [self.joint * fails * (1 - untestable), self.joint * (1 - fails) * (1 - untestable)]
+        if untestable > RARELY_UNTESTABLE:
+            parts.append(self.joint * untestable)
+        split = np.concatenate(parts)
+        split /= split.sum()
         if len(split) > COMBINATIONS:
             likeliest = np.sort(np.argsort(-split.sum(axis=1), kind="stable")[:COMBINATIONS])
             split = split[likeliest] / split[likeliest].sum()
@@ -57,18 +66,23 @@ class Outlook:
     def information(self, groups: Integers) -> Floats:
         """Bits that a trial at each of these states is expected to give.
 
-        I = sum over combinations of P * [H(q) - f H(fn) - (1-f) H(fp)], with f the chance that the state is
-        bad and q = f (1-fn) + (1-f) fp the chance that the trial fails.
+        I(g) = sum over combinations of P * H(q_g) - sum over c of P(c) * H(rate_c), where q_g is the chance
+        that the trial fails, and rate_c the chance of the surprising result if c holds: fn_c where c makes
+        the state bad, fp_c elsewhere. Running sums over c give all states at once.
         """
         chance = self.joint.sum(axis=1, keepdims=True)
-        bad = np.cumsum(self.joint, axis=1)[:, groups] / chance
-        fails = bad * (1 - self.false_negative) + (1 - bad) * self.false_positive
-        known_noise = bad * _entropy(self.false_negative) + (1 - bad) * _entropy(self.false_positive)
-        bits = (chance * (_entropy(fails) - known_noise)).sum(axis=0)
-        return np.asarray(np.maximum(bits, 0.0))
+        if_bad = np.cumsum(self.joint * (1 - self.false_negative), axis=1)[:, groups]
+        if_good = self.joint * self.false_positive
+        if_good = if_good.sum(axis=1, keepdims=True) - np.cumsum(if_good, axis=1)[:, groups]
+        belief = self.joint.sum(axis=0)
+        noise_if_bad = np.cumsum(belief * _entropy(self.false_negative))[groups]
+        noise_if_good = belief * _entropy(self.false_positive)
+        noise_if_good = noise_if_good.sum() - np.cumsum(noise_if_good)[groups]
+        result = (chance * _entropy((if_bad + if_good) / chance)).sum(axis=0)
+        return np.asarray(np.maximum(result - noise_if_bad - noise_if_good, 0.0))
 
 
-def _entropy(chance: Floats | float) -> Floats:
+def _entropy(chance: Floats) -> Floats:
     """Bits of a yes-or-no question, elementwise."""
     p = np.clip(chance, 1e-12, 1 - 1e-12)
     return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))

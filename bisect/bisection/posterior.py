@@ -54,11 +54,11 @@ VALUE_RATES = RateGrid.product(
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """Belief in every hypothesis, and the flake rates that go with it."""
+    """Belief in every hypothesis, and the flake rates that go with each."""
 
     belief: Floats  #: (G+1,), sums to 1
-    false_negative: float  #: posterior mean
-    false_positive: float  #: posterior mean
+    false_negative: Floats  #: (G+1,) posterior mean if the hypothesis holds
+    false_positive: Floats  #: (G+1,) posterior mean if the hypothesis holds
 
     def bad(self) -> Floats:
         """(G,) belief that each state is bad: the sum over all hypotheses up to it."""
@@ -85,14 +85,13 @@ def update(log_prior: Floats, groups: Integers, looks_bad: Floats, rates: RateGr
     steps += if_bad.sum(axis=1)[:, None] + rates.log_weight[:, None]
 
     step_of = np.searchsorted(places, np.arange(len(log_prior)), side="left")  # observations before c
-    prior_of_step = np.bincount(step_of, weights=np.exp(log_prior), minlength=steps.shape[1])
-    joint = np.exp(steps - steps.max())
-    by_rate = joint @ prior_of_step
-    by_rate /= by_rate.sum()
-    log_belief = log_prior + np.log(np.maximum(joint.sum(axis=0), np.finfo(float).tiny))[step_of]
+    highest = steps.max(axis=0)
+    by_rate = np.exp(steps - highest)
+    likelihood = by_rate.sum(axis=0)
+    log_belief = log_prior + (highest + np.log(likelihood))[step_of]
     belief = np.exp(log_belief - log_belief.max())
     return Posterior(
         belief=belief / belief.sum(),
-        false_negative=float(by_rate @ rates.false_negative),
-        false_positive=float(by_rate @ rates.false_positive),
+        false_negative=(rates.false_negative @ by_rate / likelihood)[step_of],
+        false_positive=(rates.false_positive @ by_rate / likelihood)[step_of],
     )

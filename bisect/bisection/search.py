@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bisection import narration
-from bisection.answers import Standing, best_answer, conclusion
+from bisection.answers import AGREEING_TRIALS, Standing, best_answer, conclusion
 from bisection.criteria import CriterionKind
 from bisection.evidence import Evidence, JudgedEntry, Observation, gather
 from bisection.finding import Finding
@@ -34,13 +34,13 @@ NO_CULPRIT = "no-culprit"
 GOOD_END_IS_BAD = "good-end-is-bad"
 
 #: What a trial is worth, in bits, that an answer will need if the belief in it is certain.
-CONFIRMATION_WORTH = 0.5
+CONFIRMATION_WORTH = 0.3
 #: Bits below which a worker is left idle while other trials run.
-LEAST_WORTH = 0.05
+LEAST_WORTH = 0.03
 #: Bits below which a trial is not worth starting at all.
 WORTHLESS = 1e-4
-#: A running trial that is worth less than this many bits can no longer matter.
-CANCELLED_BELOW = 0.01
+#: A running trial can no longer matter if it is worth less than this share of the best one to start.
+CANCELLED_BELOW = 0.2
 #: What a new environment costs, in trials: building one takes about as long as a short run.
 ENVIRONMENT_COST = 1.0
 
@@ -58,7 +58,7 @@ class Search:
     def __init__(self, spec: BisectionSpec) -> None:
         self.spec = spec
         self.line = Line.through(spec.range)
-        self._log_prior = log_prior(self.line) if len(self.line) > 1 else np.zeros(2)
+        self._log_prior = log_prior(self.line, spec.relevant_paths) if len(self.line) > 1 else np.zeros(2)
         self._environments = _numbered([group[0].environment_key for group in self.line.groups])
         self._known = {commit.hash for commit in spec.range.commits}
         self._entries: list[LedgerEntry] = []
@@ -128,7 +128,8 @@ class Search:
             if trial is None:
                 break
             chosen.append(trial)
-            outlook = outlook.with_running(self.line.places[trial.state.commit])
+            group = self.line.places[trial.state.commit]
+            outlook = outlook.with_running(group, float(self._chance[group]))
         if chosen or pending:
             return tuple(chosen)
         return best_answer(self._standing, "No further trial can tell more.", "nothing-left-to-try")
@@ -149,21 +150,17 @@ class Search:
         return {**probabilities, NO_CULPRIT: float(belief[-1]), GOOD_END_IS_BAD: float(belief[0])}
 
     def cancellable(self, pending: Sequence[Trial]) -> tuple[Trial, ...]:
-        """The running trials whose result, whatever it is, can no longer matter."""
+        """The running trials that no longer matter: all of them once there is an answer, before that those
+        that tell next to nothing beside what their workers could try instead.
+        """
         if conclusion(self._standing) is not None:
             return tuple(pending)
-        standing, cancellable = self._standing, []
-        needed = self._needed(standing, [])
-        alone = Outlook.of(standing.posterior)
-        for trial in pending:
-            group = self.line.places.get(trial.state.commit)
-            if group is None:
-                continue
-            at = np.array([group])
-            worth = alone.information(at)[0] + CONFIRMATION_WORTH * needed[standing.open == group].sum()
-            if worth < CANCELLED_BELOW:
-                cancellable.append(trial)
-        return tuple(cancellable)
+        standing = self._standing
+        information = Outlook.of(standing.posterior).information(np.arange(len(self.line)))
+        information[standing.open] += CONFIRMATION_WORTH * self._needed(standing, [])
+        least = CANCELLED_BELOW * information[standing.open].max(initial=0.0)
+        places = [(trial, self.line.places.get(trial.state.commit)) for trial in pending]
+        return tuple(trial for trial, place in places if place is not None and information[place] < least)
 
     # -- what is known and believed ------------------------------------------------------------------------
 
@@ -225,7 +222,7 @@ class Search:
         for trial in pending:
             group = self.line.places.get(trial.state.commit)
             if group is not None:
-                outlook = outlook.with_running(group)
+                outlook = outlook.with_running(group, float(self._chance[group]))
         return outlook
 
     def _needed(self, standing: Standing, running: Sequence[Trial]) -> NDArray[np.float64]:
@@ -300,7 +297,10 @@ class Search:
             and (evidence.failures > 0 or bool(same))
             and all(trial.enforce_capacity for trial in same)
         )
+        bad = bool(standing.posterior.belief[: group + 1].sum() >= 0.5)
+        agreeing = evidence.failing_workers if bad else evidence.passing_workers
         measured_by = {entry.measurement.worker for entry in earlier} - {""}
+        another_wanted = len(agreeing) < AGREEING_TRIALS and len(measured_by) < self.spec.workers
         return Trial(
             state=state,
             attempt=max(attempts, default=0) + 1,
@@ -309,7 +309,7 @@ class Search:
                 self.line, standing.evidence, standing.posterior, group, purpose, bits
             ),
             enforce_capacity=not whole_peak_wanted,
-            avoid_workers=tuple(sorted(measured_by)) if self.spec.workers > 1 else (),
+            avoid_workers=tuple(sorted(measured_by)) if another_wanted else (),
         )
 
     # -- what may be spent ---------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ LENGTHS = np.array([0.2, 4.0, 20.0, 100.0, 400.0])
 #: Trials spent inside a stretch between two untestable states before it is believed to be one block.
 PROBES = 3
 #: How likely untestable a state must be for its stretch to be left alone after the probes.
-CLOSED_ABOVE = 0.8
+CLOSED_ABOVE = 0.9
+#: How finely the edges of such a block are found, as a share of its length.
+EDGE_SHARE = 0.05
 
 
 def untestable_chance(size: int, testable: Sequence[int], untestable: Sequence[int]) -> Floats:
@@ -93,8 +95,9 @@ def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance
     """(size,) whether a state is out of reach: known untestable, or inside a block that was probed enough.
 
     A stretch between two untestable states with no testable one between them is closed once `PROBES` states
-    inside it proved untestable too, where the rest is likely to be. Its edges stay open: they are what the
-    search still narrows down.
+    inside it proved untestable too, where the rest is likely to be. Its edges stay open, to be narrowed down,
+    until they are as fine as a twentieth of the block: an answer of 300 commits gains nothing from
+    four more trials that make it 295.
     """
     shut = np.zeros(size, dtype=bool)
     shut[list(untestable)] = True
@@ -102,6 +105,10 @@ def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance
     for before, after in pairwise(bounds):
         inside = [place for place in untestable if before < place < after]
         if len(inside) >= PROBES + 2:
-            block = slice(inside[0], inside[-1] + 1)
-            shut[block] |= chance[block] > CLOSED_ABOVE
+            first, last = inside[0], inside[-1]
+            if (chance[first : last + 1] > CLOSED_ABOVE).all():
+                edge = int(EDGE_SHARE * (last + 1 - first))
+                first = before + 1 if first - before - 1 <= edge else first
+                last = after - 1 if after - last - 1 <= edge else last
+                shut[first : last + 1] = True
     return shut

@@ -291,7 +291,7 @@ def test_trials_that_can_no_longer_matter_may_be_cancelled() -> None:
     search = Search.replay(line.specification(), ledger[:-1])
     decision = search.next(1, ())
     assert isinstance(decision, tuple)
-    far = Trial(state=State(commit=hash_of(38)), attempt=1, purpose=Purpose.SEARCH)
+    far = Trial(state=State(commit=hash_of(39)), attempt=1, purpose=Purpose.SEARCH)
     assert search.cancellable([far, *decision]) == (far,)
     over = Search.replay(line.specification(), ledger)
     assert isinstance(over.next(1, ()), Finding)
