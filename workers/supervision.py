@@ -45,14 +45,16 @@ def run_supervised(
     cancelled: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
     held: Sequence[int] = (),
+    mark: str = "",
 ) -> Result:
     """Runs the command in ``folder`` to its end.
 
     ``say`` gets its last line of output now and then. ``held`` are descriptors (of
     locks) that stay open until the last process is gone, even if this one is killed.
+    ``mark`` is put on every process, for `supervisor.kill_marked`; empty: one is made up.
     Raises Cancelled or SupervisorLost, either after everything ended.
     """
-    mark = uuid.uuid4().hex
+    mark = mark or uuid.uuid4().hex
     result_file = output.with_name(f"{output.name}.result.json")
     result_file.unlink(missing_ok=True)
     process = subprocess.Popen(

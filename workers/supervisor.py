@@ -30,6 +30,8 @@ MARK = "FIRSTBAD_TRIAL_MARK"
 TERM_SECONDS = 1.0
 #: A process in the kernel cannot be killed; after this long it is reported, not waited for.
 KILL_SECONDS = 10.0
+#: How often the parent is looked at too: a process that the owner forked could hold its end of the pipe.
+OWNER_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -91,6 +93,7 @@ def supervise(command: list[str], time_limit: float, output: BoundedOutput) -> R
     for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(stop, lambda number, _: asked_to_stop.append(number))
     started = time.monotonic()
+    owner = os.getppid()
     try:
         main = subprocess.Popen(
             command,
@@ -114,12 +117,12 @@ def supervise(command: list[str], time_limit: float, output: BoundedOutput) -> R
         if left <= 0:
             result.timed_out = True
             break
-        ready, _, _ = select.select(list(watched), [], [], min(left, 60.0))
+        ready, _, _ = select.select(list(watched), [], [], min(left, OWNER_SECONDS))
         if wake in ready:
             _read(wake)
         if pipe in ready and not _copy(pipe, output):
             watched.discard(pipe)
-        if 0 in ready and not _read(0):
+        if (0 in ready and not _read(0)) or os.getppid() != owner:
             result.owner_died = True
             break
         if asked_to_stop:

@@ -33,6 +33,7 @@ from workers.launching import Launch, NoAdapter, OverrideRefused, choose_adapter
 from workers.rank_files import RankFileError, parse_strictly, read_plain_file
 from workers.requirement_lock import Unbuildable
 from workers.supervision import Cancelled, SupervisorLost, read_bounded, run_supervised
+from workers.supervisor import kill_marked
 from workers.workspaces import Workspace, WorkspaceRefused, Workspaces
 
 log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ class _Place:
 
     folder: Path
     lock: int
+    mark: str  #: on every process of the trial, and in the lock's file
 
     @property
     def workspace(self) -> Path:
@@ -196,6 +198,7 @@ class _Run:
                 cancelled=self._cancelled,
                 say=lambda line: self._progress(f"training: {self._place.scrub(line)}"),
                 held=(self._place.lock,),
+                mark=self._place.mark,
             )
         except SupervisorLost as error:
             return _failed(self._known, Outcome.LOST, str(error))
@@ -264,14 +267,16 @@ def _place(trials: Path, trial: Trial) -> Iterator[_Place]:
     """A fresh folder for the trial, gone afterwards; and so are those of workers that were killed."""
     trials.mkdir(parents=True, exist_ok=True)
     _sweep(trials)
-    folder = trials / f"{trial.key}-{uuid.uuid4().hex[:8]}"
+    mark = uuid.uuid4().hex
+    folder = trials / f"{trial.key}-{mark[:8]}"
     lock_path = trials / f"{folder.name}.lock"
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        os.write(lock, mark.encode())
         for name in ("home", "tmp", "probe"):
             (folder / name).mkdir(parents=True)
-        yield _Place(folder=folder, lock=lock)
+        yield _Place(folder=folder, lock=lock, mark=mark)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock_path.unlink(missing_ok=True)
@@ -279,7 +284,10 @@ def _place(trials: Path, trial: Trial) -> Iterator[_Place]:
 
 
 def _sweep(trials: Path) -> None:
-    """Removes the folders of trials whose lock nobody holds: their worker and all processes are gone."""
+    """Removes the folders of trials whose lock nobody holds: their worker and supervisor are gone.
+
+    Where both were killed at once, processes of the trial may live: the mark finds them.
+    """
     for lock_path in trials.glob("*.lock"):
         with suppress(OSError):
             lock = os.open(lock_path, os.O_RDWR | os.O_CLOEXEC)
@@ -287,6 +295,7 @@ def _sweep(trials: Path) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 folder = lock_path.with_suffix("")
                 if folder.exists():  # without one, its worker is between making and taking its lock
+                    kill_marked(lock_path.read_text(encoding="utf-8") or folder.name)
                     shutil.rmtree(folder, ignore_errors=True)
                     lock_path.unlink(missing_ok=True)
             finally:

@@ -150,6 +150,30 @@ def test_when_the_owner_dies_nothing_of_the_trial_lives_on(tmp_path: Path, mark:
     assert not marked(mark)
 
 
+def test_an_owners_death_is_seen_though_a_fork_of_it_holds_the_pipe(tmp_path: Path, mark: str) -> None:
+    owner_code = (
+        "import os, subprocess, sys, time\n"
+        "p = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE)\n"
+        "child = os.fork()\n"
+        "if child: open(sys.argv[1], 'w').write(str(child))\n"
+        "time.sleep(600)\n"
+    )
+    arguments = start_arguments(tmp_path, sys.executable, "-c", FAMILY, str(tmp_path / "up"), "600")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", owner_code, str(tmp_path / "fork"), *arguments], env={**os.environ, MARK: mark}
+    )
+    wait_for(tmp_path / "up")
+    wait_for(tmp_path / "fork")
+    owner.kill()
+    owner.wait()
+    wait_for(tmp_path / "result.json")
+    deadline = time.monotonic() + 10
+    fork = int((tmp_path / "fork").read_text())
+    while marked(mark) != {fork} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert marked(mark) == {fork}
+
+
 def test_a_signal_stops_the_trial(tmp_path: Path, mark: str) -> None:
     process = start(tmp_path, mark, sys.executable, "-c", FAMILY, str(tmp_path / "up"), "600")
     wait_for(tmp_path / "up")

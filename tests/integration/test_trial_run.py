@@ -51,7 +51,8 @@ row = {
              "breakdown": [{"component": "experts", "category": "activations", "bytes": size}]},
     "steps": [{"step": n, "peak_bytes": size, "retained_bytes": 1, "seconds": 0.1, "loss_tokens": 8,
                "image_tokens": 2, "padding_tokens": 0, "patches": 4} for n in range(int(settings["steps"]))],
-    "time": [], "data": {"real": True, "images": 3}, "trainable": {}, "patches": {}, "notes": [photos.version],
+    "time": [], "data": {"real": True, "images": 3}, "trainable": {}, "patches": {},
+    "notes": [photos.version],
     "oom": {"component": "experts", "phase": "forward", "requested_bytes": 1, "allocated_bytes": size,
             "reserved_bytes": size} if refused else None,
     "imports": {"job": os.path.abspath(__file__)}, "instants": [],
@@ -278,7 +279,10 @@ def test_cancelling_stops_every_process(host: Host) -> None:
     host.assert_nothing_is_left()
 
 
-def test_a_killed_worker_leaves_no_process_and_the_next_trial_sweeps_its_files(host: Host) -> None:
+@pytest.mark.parametrize("killed", ["worker", "worker and supervisor"])
+def test_a_killed_worker_leaves_no_process_and_the_next_trial_sweeps_its_files(
+    host: Host, killed: str
+) -> None:
     commit = host.commit(train__py=SLEEPERS)
     worker = multiprocessing.get_context("fork").Process(target=host.run, args=(State(commit=commit),))
     worker.start()
@@ -290,16 +294,28 @@ def test_a_killed_worker_leaves_no_process_and_the_next_trial_sweeps_its_files(h
     running = [pid for pid in supervisor._processes() if str(trial) in _environment_text(pid)]
     assert len(running) >= 4
     assert worker.pid is not None
+    if killed != "worker":
+        for pid in running:
+            if supervisor.__file__ in _command_line(pid):
+                os.kill(pid, signal.SIGSTOP)  # it must not see its owner die before it is killed itself
+                os.kill(worker.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
-    deadline = time.monotonic() + 15
-    while any(str(trial) in _environment_text(pid) for pid in running):
-        assert time.monotonic() < deadline, "a process of the trial outlived its worker"
-        time.sleep(0.05)
+    if killed == "worker":
+        wait_for_the_end(running, str(trial))
     (host.root / "up").unlink()
     good = host.commit(train__py=job())
     assert host.run(State(commit=good)).measurement.outcome is Outcome.COMPLETED
+    wait_for_the_end(running, str(trial))
     host.assert_nothing_is_left()
+
+
+def wait_for_the_end(processes: list[int], trial: str) -> None:
+    deadline = time.monotonic() + 15
+    while any(trial in _environment_text(pid) for pid in processes):
+        assert time.monotonic() < deadline, "a process of the trial outlived its worker"
+        time.sleep(0.05)
 
 
 def _environment_text(pid: int) -> str:
