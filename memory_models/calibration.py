@@ -22,12 +22,12 @@ class Band:
 class Calibration:
     #: Fitted: what an empty model allocates beyond the workspaces of runtime.py (rotary tables,
     #: tensors of the data loader, RNG states, masks). The median residual of dense runs.
-    remainder_bytes: int = 12_060_160
+    remainder_bytes: int = 9_576_448
     #: Fitted: the band of dense models, of models with experts (whose router is the unknown), and
     #: of what is rarely measured (fp8, FSDP, offload, CUDA graphs, hybrids). The 3 % and 97 % quantiles.
-    dense: Band = field(default_factory=lambda: Band(low=0.992, high=1.053))
-    experts: Band = field(default_factory=lambda: Band(low=0.959, high=1.080))
-    rare: Band = field(default_factory=lambda: Band(low=0.850, high=1.311))
+    dense: Band = field(default_factory=lambda: Band(low=0.993, high=1.067))
+    experts: Band = field(default_factory=lambda: Band(low=0.960, high=1.080))
+    rare: Band = field(default_factory=lambda: Band(low=0.824, high=1.313))
     #: Not fitted, from the literature, C: fragmentation as a share of allocated bytes is 2-6 % with
     #: expandable segments and 6-20 % without.
     fragmentation_expandable: float = 0.04

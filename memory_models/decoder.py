@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from memory_models.breakdown import Component
 from memory_models.job import Backend, TrainingJob
 from memory_models.shapes import (
-    Activation,
     AttentionShape,
     FeedForward,
     GatedDeltaShape,
@@ -197,10 +196,10 @@ def _gated_delta(job: TrainingJob) -> Iterator[Kept]:
     yield Kept(D, "delta rule, scores in chunks", "6*4*N*nv*64/t", 24 * tokens * heads * chunk)
 
 
-def backward_bytes(job: TrainingJob, layer: Layer) -> int:
-    """Gradients alive at once while the layer goes backward, at its widest point.
+def mixer_backward_bytes(job: TrainingJob, layer: Layer) -> int:
+    """Gradients alive at once in the mixer's backward, at its widest point.
 
-    The gradient of the layer's output and of the widest inner tensor; the kept tensors that
+    The gradient of the stream, twice, and of the widest inner tensors; the kept tensors that
     are used up by then are not subtracted, which over-states by less than one inner tensor.
     """
     a, tokens, tensor = job.precision.activation_bytes, job.tokens, job.layout.tensor
@@ -220,8 +219,14 @@ def backward_bytes(job: TrainingJob, layer: Layer) -> int:
     if layer.mixer is Mixer.ATTENTION and job.attention is Backend.UNFUSED:
         heads = attention.heads // tensor
         inner += 2 * a * tokens * job.batch.sequence_length // job.layout.context * heads
-    dense = 0
-    if layer.feed_forward is FeedForward.DENSE:
-        inner_width = 2 if job.text.activation is Activation.SWIGLU else 1
-        dense = a * tokens * (inner_width + 1) * job.text.feed_forward_size // tensor
-    return 2 * stream + max(inner, dense)
+    return 2 * stream + inner
+
+
+def dense_backward_bytes(job: TrainingJob, layer: Layer) -> int:
+    """Gradients alive at once in a dense part's backward: of the stream (twice), activation and fc1."""
+    a = job.precision.activation_bytes
+    stream = 2 * a * job.residual_tokens * job.text.hidden_size
+    if layer.feed_forward is not FeedForward.DENSE:
+        return stream
+    inner = 1 + (1 + job.text.activation.gated)
+    return stream + a * job.tokens * inner * job.text.feed_forward_size // job.layout.tensor

@@ -8,6 +8,7 @@ optimizer step; each also in the first step, when the optimizer has no moments y
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from memory_models import loss
@@ -28,7 +29,7 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
     """Every instant of a step on a rank of this pipeline stage, the widest first."""
     weights = stage_weights(job, stage)
     held = states(job, weights)
-    runtime = runtime_parts(job, stage, weights, calibration)
+    runtime = runtime_parts(job, stage, calibration)
     gathered = fsdp_parts(job, weights)
     chunks = job.chunks[stage]
     holding = [chunk for chunk in chunks if chunk.layers or chunk.extra_prediction]
@@ -139,24 +140,27 @@ def _moment(
             bytes=job.precision.activation_bytes * job.tokens * job.text.hidden_size,
         )
         yield "loss", [*waiting, logits, gathered]
-    yield "layer backward", waiting + _temporary(leaving.replay) + _temporary(leaving.backward)
+    for half in leaving.backward:
+        replay = [_part(tensor, Category.ACTIVATIONS, 1) for tensor in half.replay if tensor.bytes]
+        yield half.name, _without(waiting, half.gone) + replay + _temporary(half.gradients)
     if leaving.tower:
         # The decoder layers of this micro-batch have gone when the tower's turn comes.
-        freed = {(tensor.component, tensor.tensor): tensor.bytes for tensor in leaving.decoder}
-        rest: list[Part] = []
-        for part in waiting:
-            gone = freed.pop((part.component, part.tensor), 0)
-            if part.bytes > gone:
-                rest.append(
-                    Part(
-                        component=part.component,
-                        category=part.category,
-                        tensor=part.tensor,
-                        formula=part.formula,
-                        bytes=part.bytes - gone,
-                    )
-                )
-        yield "vision backward", rest + _temporary(leaving.tower)
+        yield "vision backward", _without(waiting, leaving.decoder) + _temporary(leaving.tower)
+
+
+def _without(parts: list[Part], gone: Iterable[Kept]) -> list[Part]:
+    """The parts less the tensors of one micro-batch that are used up."""
+    freed = {(tensor.component, tensor.tensor): tensor.bytes for tensor in gone}
+    if not freed:
+        return list(parts)
+    rest: list[Part] = []
+    for part in parts:
+        count = freed.pop((part.component, part.tensor), 0)
+        if not count:
+            rest.append(part)
+        elif part.bytes > count:
+            rest.append(replace(part, bytes=part.bytes - count))
+    return rest
 
 
 def _loss_formula(implementation: CrossEntropy) -> str:

@@ -87,6 +87,7 @@ def read_bridge_config(
         hidden_dropout=model.number("hidden_dropout", 0.0),
         attention_dropout=model.number("attention_dropout", 0.0),
         rope_fusion=model.flag("apply_rope_fusion"),
+        softmax_in_float=model.flag("attention_softmax_in_fp32"),
         bias_activation_fusion=model.flag("bias_activation_fusion"),
         gradient_accumulation_fusion=model.flag("gradient_accumulation_fusion"),
         expandable_segments=_expandable(config),

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from memory_models.breakdown import MIB, Category, Component
 from memory_models.calibration import Calibration
-from memory_models.job import Card, Implementation, Sharding, TrainingJob
+from memory_models.job import Backend, Card, Implementation, Sharding, TrainingJob
 from memory_models.parameters import Weights, layer_weights
 from memory_models.tensors import Part
+from memory_models.unfused import attention_buffer_bytes
 
 R = Component.RUNTIME
 
 
-def runtime_parts(
-    job: TrainingJob, stage: int, weights: tuple[Weights, ...], calibration: Calibration
-) -> tuple[Part, ...]:
+def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Part, ...]:
     """Bytes that are there at every instant of a step, whatever the micro-batch."""
+    buffer = attention_buffer(job)
     if job.implementation is Implementation.UNFUSED:
-        return ()
+        return buffer
     parts = [
+        *buffer,
         _part("workspaces", "2*cuBLAS + Transformer Engine", workspace_bytes(job), Category.TEMPORARY),
         _part("small things", "fitted constant", calibration.remainder_bytes, Category.TEMPORARY),
     ]
@@ -35,10 +36,6 @@ def runtime_parts(
                 Category.TEMPORARY,
             )
         )
-    if job.implementation is Implementation.LOCAL and not job.gradient_accumulation_fusion:
-        own = max((group.elements for group in weights if group.name.startswith("word emb")), default=0)
-        count = job.precision.activation_bytes * own
-        parts.append(_part("the embedding's own gradient", "a*V*h/t", count, Category.TEMPORARY))
     if job.layout.pipeline > 1:
         message = job.precision.activation_bytes * job.residual_tokens * job.text.hidden_size
         received = 2 if 0 < stage < job.layout.pipeline - 1 else 1
@@ -53,6 +50,21 @@ def runtime_parts(
 
 def _part(tensor: str, formula: str, count: int, category: Category) -> Part:
     return Part(component=R, category=category, tensor=tensor, formula=formula, bytes=count)
+
+
+def attention_buffer(job: TrainingJob) -> tuple[Part, ...]:
+    """What megatron-core's own attention keeps for good, once it has run."""
+    if job.implementation is Implementation.PRODUCTION or job.attention is not Backend.UNFUSED:
+        return ()
+    return (
+        Part(
+            component=Component.DECODER,
+            category=Category.TEMPORARY,
+            tensor="attention input buffer",
+            formula="a*b*nh*s^2/t",
+            bytes=attention_buffer_bytes(job),
+        ),
+    )
 
 
 def workspace_bytes(job: TrainingJob) -> int:

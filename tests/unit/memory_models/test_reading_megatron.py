@@ -12,7 +12,7 @@ from memory_models.parameters import model_parameters
 from memory_models.reading_megatron import read_megatron_arguments
 from memory_models.shapes import FeedForward, Mixer
 
-#: A 7B GPT of Megatron-LM's own tests, on 8 GPUs.
+#: The small GPT of Megatron-LM's own tests, on 8 GPUs.
 GPT: dict[str, Any] = {
     "num_layers": 12,
     "hidden_size": 512,
