@@ -68,7 +68,7 @@ def prose(text: str) -> str:
     shown = visible(text, limit=4_000).replace("&", "&amp;").replace("<", "&lt;")
     shown = re.sub(r"([\\`*_{}\[\]#>~|$])", r"\\\1", shown)
     # No zero-width space is left after `visible`, so it can stand for the break until the end.
-    shown = re.sub(r"^(\s*)([-+=]|\d+(?=[.)]))", "\\1\u200b\\2", shown)
+    shown = re.sub(r"^(\s*)([-+=]|\d+(?=[.)](?:\s|$)))", "\\1\u200b\\2", shown)
     shown = re.sub(r"([@#])(?=\w)", "\\1\u200b", shown)
     shown = re.sub(r"(?i)\b(GH|www)(?=[-.])", "\\1\u200b", shown)
     return shown.replace("://", ":\u200b//").replace("\u200b", "&#8203;")

@@ -47,14 +47,14 @@ class _RemedyWords:
     style: str
 
     @classmethod
-    def of(cls, remedy: RemedyRow) -> _RemedyWords:
+    def of(cls, report: CulpritReport, remedy: RemedyRow) -> _RemedyWords:
         return cls(
             title=remedy.title,
             change=wording.remedy_change(remedy),
-            effect=wording.remedy_effect(remedy),
+            effect=wording.remedy_effect(report, remedy),
             cost=wording.remedy_cost(remedy),
             standing=wording.remedy_standing(remedy),
-            style="standing-illegal" if not remedy.legal else "standing-proven" if remedy.proven else "",
+            style="standing-proven" if remedy.proven else "",
         )
 
 
@@ -97,7 +97,8 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             sentences=wording.evidence_sentences(report),
             changes=[wording.change_row(change) for change in report.config_delta or ()],
             pins=[wording.pin_row(change) for change in report.pin_delta],
-            remedies=[_RemedyWords.of(remedy) for remedy in report.remedies],
+            remedies=[_RemedyWords.of(report, remedy) for remedy in wording.legal_remedies(report)],
+            illegal=wording.illegal_remedies(report),
             trials=[wording.trial_words(report, row) for row in report.trials],
             documentation=documentation.rstrip("/"),
         )

@@ -154,17 +154,21 @@ def _remedies(report: CulpritReport) -> list[str]:
     rows = [
         (
             f"{prose(one.title)}<br>{code_span(wording.remedy_change(one), in_table=True)}",
-            prose(wording.remedy_effect(one)),
+            prose(wording.remedy_effect(report, one)),
             prose(wording.remedy_cost(one)),
             prose(wording.remedy_standing(one)),
         )
-        for one in report.remedies
+        for one in wording.legal_remedies(report)
     ]
-    return (
-        ["**Remedies** (estimates unless proven)", _table(("remedy", "saves", "costs", "standing"), rows)]
-        if rows
-        else []
-    )
+    illegal = wording.illegal_remedies(report)
+    blocks = []
+    if rows:
+        heads = ("remedy", "saves", "costs", "standing")
+        blocks += ["**Remedies** (estimates unless proven)", _table(heads, rows)]
+    if illegal:
+        summary = f"Remedies that are not legal for this job: {len(illegal)}"
+        blocks.append(_folded(summary, [_bullets(prose(line) for line in illegal)]))
+    return blocks
 
 
 def _trials(report: CulpritReport, most: int) -> list[str]:

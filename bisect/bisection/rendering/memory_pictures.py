@@ -144,6 +144,7 @@ def _stacked(
     scale = (right - left) / highest
     y = canvas.top + (22 if limit else 4)
     top = y
+    labels: list[tuple[float, float, str]] = []
     for bar, (label, total) in zip(bars, words, strict=True):
         if narrow:
             canvas.text(0, y + 11, label, "fb-muted")
@@ -154,14 +155,16 @@ def _stacked(
         if not narrow:
             canvas.text(0, y + 16, label, "fb-muted")
             canvas.text(0, y + 32, total, "fb-strong")
-        _bar(canvas, bar, colours, left, y, 38, scale, unit)
+        labels += _bar(canvas, bar, colours, left, y, 38, scale, unit)
         y += 38 + 14
     bottom = y - 6
     for value in ticks(highest, 4 if narrow else 8):
         x = left + value * scale
         canvas.line(x, bottom, x, bottom + 4)
         centred = "" if value == 0 and narrow else "fb-middle"
-        canvas.text(x, bottom + 17, f"{value:g}", f"fb-small fb-muted {centred}")
+        label = f"{value:g}"
+        at = min(x, canvas.width - text_width(label, 11) / 2) if centred else x
+        canvas.text(at, bottom + 17, label, f"fb-small fb-muted {centred}")
     canvas.line(left, bottom, right, bottom)
     canvas.text(canvas.width, bottom + 31, unit, "fb-small fb-muted fb-end")
     if limit is not None:
@@ -170,6 +173,10 @@ def _stacked(
         half = text_width(limit_words) * 0.54
         at = min(max(x, half), canvas.width - half)
         canvas.text(at, top - 10, limit_words, "fb-limit-text fb-middle")
+    for x, at, text in labels:  # last, so that the limit does not cross them
+        half = text_width(text) * 0.55
+        middle = min(max(x, half), canvas.width - half)
+        canvas.text(middle, at, text, "fb-strong fb-middle fb-halo")
     return canvas.finish(_legend(canvas, colours, bars, bottom + 38))
 
 
@@ -182,7 +189,8 @@ def _bar(
     height: float,
     scale: float,
     unit: str,
-) -> None:
+) -> list[tuple[float, float, str]]:
+    """Draws one bar; gives the labels (middle, baseline, words) that stand above it."""
     x = left
     outline: tuple[float, float, str] | None = None
     for name, colour in colours.items():
@@ -205,12 +213,10 @@ def _bar(
     if outline is not None:
         at, wide, words = outline
         canvas.rect(at, y - 1, wide, height + 2, "fb-grown", tip=words)
-        half = text_width(words) * 0.55
-        middle = min(max(at + wide / 2, half), canvas.width - half)
-        canvas.text(middle, y - 6, words, "fb-strong fb-middle fb-halo")
     if bar.open_ended:
         teeth = " ".join(f"L{x - (7 if i % 2 else 0):.1f} {y + height * i / 8:.1f}" for i in range(9))
         canvas.shape(f"M{x + 1:.1f} {y:.1f} {teeth} L{x + 1:.1f} {y + height:.1f} Z", "fb-torn")
+    return [(outline[0] + outline[1] / 2, y - 6, outline[2])] if outline else []
 
 
 def _amount(value: float, unit: str) -> str:

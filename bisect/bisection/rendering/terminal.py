@@ -129,11 +129,15 @@ def _remedies(report: CulpritReport, columns: int) -> Iterable[str]:
     if not report.remedies:
         return
     yield from _heading("REMEDIES (estimates unless proven)", "")
-    for remedy in report.remedies:
-        yield from _wrap(f"- {visible(remedy.title)}: {wording.remedy_effect(remedy)}.", columns, indent=2)
+    for remedy in wording.legal_remedies(report):
+        yield from _wrap(
+            f"- {visible(remedy.title)}: {wording.remedy_effect(report, remedy)}.", columns, indent=2
+        )
         yield from _wrap(f"  {visible(wording.remedy_change(remedy))}", columns, indent=2)
         said = f"  {wording.remedy_cost(remedy)}. {wording.sentence(wording.remedy_standing(remedy))}"
         yield from _wrap(visible(said), columns, indent=2)
+    for line in wording.illegal_remedies(report):
+        yield from _wrap(f"- not legal for this job: {visible(line)}", columns, indent=2)
 
 
 def _trials(report: CulpritReport, columns: int) -> Iterable[str]:

@@ -18,6 +18,7 @@ from bisection.regression import RegressionKind
 from bisection.rendering.escaping import visible
 from bisection.report import CulpritReport
 from bisection.report_parts import PinChange, PinKind, RemedyRow, TrialRow
+from bisection.way_back import override_value
 from memory_models.breakdown import Activity, Component
 
 COMPONENT_NAMES = {
@@ -260,30 +261,37 @@ def pin_row(change: PinChange) -> tuple[str, str, str]:
 
 
 def remedy_change(remedy: RemedyRow) -> str:
-    return ", ".join(f"{key}={show_setting(value)}" for key, value in remedy.change.items())
+    """As overrides: "key=value", comma separated."""
+    return ", ".join(f"{key}={override_value(value)}" for key, value in remedy.change.items())
 
 
-def show_setting(value: object) -> str:
-    return value if isinstance(value, str) else repr(value).replace("'", '"')
-
-
-def remedy_effect(remedy: RemedyRow) -> str:
-    """Estimated saving and peak, and whether it fits."""
-    fits = "fits" if remedy.estimate.fits else "does not fit"
+def remedy_effect(report: CulpritReport, remedy: RemedyRow) -> str:
+    """Estimated saving and peak, and whether it fits: an estimate is a band, and its upper end counts."""
+    capacity = report.memory.capacity_bytes if report.memory else None
+    near = capacity is not None and remedy.estimate.peak_bytes <= capacity
+    fits = "fits" if remedy.estimate.fits else "too near the limit to be sure" if near else "does not fit"
     return f"{show_bytes(remedy.saving_bytes)} less, peak {show_bytes(remedy.estimate.peak_bytes)}: {fits}"
 
 
 def remedy_cost(remedy: RemedyRow) -> str:
-    slower = f"about {remedy.estimate.slowdown:.0%} slower" if remedy.estimate.slowdown else "no slower"
-    return f"{slower}; {remedy.cost}" if remedy.cost else slower
+    share = round(100 * remedy.estimate.slowdown)
+    speed = f"about {abs(share)} % {'slower' if share > 0 else 'faster'}" if share else "no slower"
+    return f"{speed}; {remedy.cost}" if remedy.cost else speed
 
 
 def remedy_standing(remedy: RemedyRow) -> str:
-    if not remedy.legal:
-        return f"not legal: {remedy.why_not}"
     if remedy.proven is None:
         return "estimated, not tried"
     return f"{'proven' if remedy.proven else 'tried, and it failed'}: {remedy.proof}"
+
+
+def legal_remedies(report: CulpritReport) -> list[RemedyRow]:
+    return [remedy for remedy in report.remedies if remedy.legal]
+
+
+def illegal_remedies(report: CulpritReport) -> list[str]:
+    """One line each: what cannot be done with this job, and the rule against it."""
+    return [f"{remedy.title}: {remedy.why_not}" for remedy in report.remedies if not remedy.legal]
 
 
 @dataclass(frozen=True, kw_only=True)

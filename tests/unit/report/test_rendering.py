@@ -344,6 +344,23 @@ def test_long_ranges_and_many_trials_still_fit_a_comment_and_a_screen() -> None:
     assert height < 800
 
 
+def test_a_remedy_under_the_limit_whose_band_is_not_is_called_unsure_and_an_illegal_one_is_set_apart() -> (
+    None
+):
+    sample = samples.experts()
+    near = replace(
+        samples.REMEDIES[0],
+        proven=None,
+        estimate=replace(samples.REMEDIES[0].estimate, peak_bytes=189 * 2**20, fits=False),
+    )
+    report = built(replace(sample, evidence=replace(sample.evidence, remedies=(near, samples.REMEDIES[2]))))
+    for text in (render_html(report), render_markdown(report), render_text(report)):
+        assert "too near the limit to be sure" in text
+        assert "estimated, not tried" in text.lower()
+        assert "expert parallelism of 2 needs 2 ranks" in text
+        assert "peak 193.3 MiB" not in text  # what is not legal is no offer
+
+
 def test_axis_ticks_are_round_and_few() -> None:
     assert ticks(212.7, 8) == [0, 50, 100, 150, 200]
     assert ticks(0.569, 8) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
