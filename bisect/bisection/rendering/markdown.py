@@ -7,6 +7,7 @@ code spans, where no mention, reference, link or HTML works.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from bisection.finding import FindingKind
 from bisection.rendering import wording
@@ -20,15 +21,17 @@ LONGEST_COMMENT = 65_000
 
 
 def render_markdown(report: CulpritReport, *, documentation: str = "") -> str:
-    """The whole report. Trials are left out from the end until it fits into a comment.
+    """The whole report. Trials are left out from the end until it fits into a comment, then the git log.
 
     ``documentation`` is the URL of docs/; without it pages are only named.
     """
     most = len(report.trials)
     while True:
         text = _render(report, documentation.rstrip("/"), most)
-        if len(text) <= LONGEST_COMMENT or most == 0:
+        if len(text) <= LONGEST_COMMENT:
             return text
+        if most == 0:
+            return _render(replace(report, git_bisect_log=""), documentation.rstrip("/"), most)
         most //= 2
 
 
@@ -108,13 +111,14 @@ def _changed(report: CulpritReport) -> list[str]:
     before, after = wording.sides(report)
     blocks = []
     if report.config_delta:
-        rows = [_spans(wording.change_row(change)) for change in report.config_delta]
+        rows = [_spans(row) for row in wording.change_rows(report)]
         blocks += ["**Keys of the resolved configuration that differ**", _table(("key", before, after), rows)]
     elif report.config_delta is not None and report.culprit:
         blocks.append("No key of the resolved configuration differs.")
     if report.pin_delta:
-        rows = [_spans(wording.pin_row(change)) for change in report.pin_delta]
+        rows = [_spans(row) for row in wording.pin_rows(report)]
         blocks += ["**Pins that moved**", _table(("pin", before, after), rows)]
+    blocks.append(wording.changes_left_out(report))
     if report.diff_summary and report.diff_summary.files:
         files = [
             code_span(file.path) + (f" +{file.added} −{file.removed}" if file.added is not None else "")

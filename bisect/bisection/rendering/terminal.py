@@ -105,14 +105,15 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def _changed(report: CulpritReport) -> Iterable[str]:
-    changes = [wording.change_row(change) for change in report.config_delta or ()]
-    pins = [wording.pin_row(change) for change in report.pin_delta]
+    changes, pins = wording.change_rows(report), wording.pin_rows(report)
     files = report.diff_summary.files if report.diff_summary else ()
     if not (changes or pins or files):
         return
     yield from _heading("WHAT CHANGED", "")
     for name, before, after in (*changes, *pins):
         yield f"  {visible(name)}: {visible(before)} -> {visible(after)}"
+    if wording.changes_left_out(report):
+        yield f"  {wording.changes_left_out(report)}"
     for file in files:
         counted = f"  +{file.added} -{file.removed}" if file.added is not None else ""
         yield f"  {visible(file.path)}{counted}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bisection.commits import Commit
-from bisection.configuration_delta import KeyChange, show_value
+from bisection.configuration_delta import show_value
 from bisection.criteria import CriterionKind, Verdict
 from bisection.finding import FindingKind
 from bisection.ledger import Purpose
@@ -17,7 +17,7 @@ from bisection.quantities import show_bytes, show_confidence
 from bisection.regression import RegressionKind
 from bisection.rendering.escaping import visible
 from bisection.report import CulpritReport
-from bisection.report_parts import PinChange, PinKind, RemedyRow, TrialRow
+from bisection.report_parts import PinKind, RemedyRow, TrialRow
 from bisection.way_back import override_value
 from memory_models.breakdown import Activity, Component
 
@@ -247,17 +247,34 @@ def evidence_sentences(report: CulpritReport) -> list[str]:
     return sentences
 
 
-def change_row(change: KeyChange) -> tuple[str, str, str]:
-    return (
-        change.key,
-        show_value(change.before, change.before_type),
-        show_value(change.after, change.after_type),
-    )
+#: More rows would hide the one that matters; the JSON has them all.
+_MOST_CHANGES = 40
 
 
-def pin_row(change: PinChange) -> tuple[str, str, str]:
-    cut = 10 if change.kind is PinKind.REPOSITORY else 80
-    return change.name, (change.before or "(absent)")[:cut], (change.after or "(absent)")[:cut]
+def change_rows(report: CulpritReport) -> list[tuple[str, str, str]]:
+    """Key, before and after of what differs in the resolved configuration."""
+    return [
+        (
+            change.key,
+            visible(show_value(change.before, change.before_type), limit=200),
+            visible(show_value(change.after, change.after_type), limit=200),
+        )
+        for change in (report.config_delta or ())[:_MOST_CHANGES]
+    ]
+
+
+def pin_rows(report: CulpritReport) -> list[tuple[str, str, str]]:
+    rows = []
+    for change in report.pin_delta[:_MOST_CHANGES]:
+        cut = 10 if change.kind is PinKind.REPOSITORY else 80
+        rows.append((change.name, (change.before or "(absent)")[:cut], (change.after or "(absent)")[:cut]))
+    return rows
+
+
+def changes_left_out(report: CulpritReport) -> str:
+    """A sentence on the rows that are not shown; "" if all are."""
+    more = [max(0, len(rows or ()) - _MOST_CHANGES) for rows in (report.config_delta, report.pin_delta)]
+    return f"{sum(more)} more differences are in the JSON." if sum(more) else ""
 
 
 def remedy_change(remedy: RemedyRow) -> str:

@@ -344,6 +344,19 @@ def test_long_ranges_and_many_trials_still_fit_a_comment_and_a_screen() -> None:
     assert height < 800
 
 
+def test_hundreds_of_differing_keys_do_not_bury_the_report() -> None:
+    sample = samples.experts()
+    before = {f"key_{i:03}": "x" * 900 for i in range(400)}
+    after = {f"key_{i:03}": "y" * 900 for i in range(400)}
+    report = built(
+        replace(sample, evidence=replace(sample.evidence, parent_config=before, culprit_config=after))
+    )
+    assert len(report.config_delta or ()) == 400
+    assert len(render_markdown(report)) <= LONGEST_COMMENT
+    for text in (render_html(report), render_markdown(report), render_text(report)):
+        assert "360 more differences are in the JSON" in text
+
+
 def test_a_remedy_under_the_limit_whose_band_is_not_is_called_unsure_and_an_illegal_one_is_set_apart() -> (
     None
 ):

@@ -209,6 +209,15 @@ def test_a_parent_that_was_measured_as_another_commit_of_its_state_counts() -> N
     assert f"git bisect good {line.commits[16].hash}" in report.git_bisect_log
 
 
+def test_a_state_with_an_override_never_speaks_for_its_commit() -> None:
+    sample = samples.experts()
+    revert = sample.ledger[-1]
+    assert revert.trial.state.commit == sample.spec.range.bad.hash
+    assert [row.verdict for row in built(sample).trials][-1] is Verdict.GOOD
+    assert commit_verdicts(sample.spec, sample.ledger)[sample.spec.range.bad.hash] is Verdict.BAD
+    assert sample.spec.range.bad.hash not in commit_verdicts(sample.spec, [revert])
+
+
 def test_a_commit_with_as_many_good_as_bad_trials_is_skipped() -> None:
     sample = samples.experts()
     line = sample.spec.range
