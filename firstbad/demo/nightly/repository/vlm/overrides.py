@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import torch
 import yaml
 
 
 def apply_overrides(config: Any, overrides: list[str]) -> None:
-    """Set each dotted key to its YAML value; SystemExit for a key that the configuration does not have."""
+    """Set each dotted key to its YAML value, or to a dtype if it is spelt like torch.bfloat16.
+
+    SystemExit for a key that the configuration does not have.
+    """
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator:
@@ -17,4 +21,11 @@ def apply_overrides(config: Any, overrides: list[str]) -> None:
             target = getattr(target, part, None)
         if target is None or not hasattr(target, name):
             raise SystemExit(f"the configuration has no key {key!r}: see recipes/ for the keys it has")
-        setattr(target, name, yaml.safe_load(text))
+        setattr(target, name, value_of(text))
+
+
+def value_of(text: str) -> Any:
+    value = yaml.safe_load(text)
+    if isinstance(value, str) and value.startswith("torch."):
+        return getattr(torch, value.removeprefix("torch."))
+    return value
