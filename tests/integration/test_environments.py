@@ -21,6 +21,9 @@ from workers.environments import Environments, PreparedEnvironment
 from workers.requirement_lock import Unbuildable
 from workers.supervision import Cancelled
 
+#: Python 3.12 warns of a fork beside another test's threads; the child here takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 VENV = {"kind": "venv", "lock": "requirements.lock"}
 
 

@@ -14,6 +14,7 @@ from bisection.adapters.mirror import (
     BadRange,
     FileChange,
     Mirror,
+    MirrorError,
     MissingPath,
     UnknownRef,
     Unreachable,
@@ -165,6 +166,11 @@ def test_a_commit_that_no_branch_has_is_fetched_by_its_hash(scene: RepositorySce
     assert mirror.read_file(lost, "a") == b"2"
     with pytest.raises(UnknownRef, match="not even when asked for by its hash"):
         mirror.require("f" * 40)
+
+
+def test_a_mirror_that_was_not_fetched_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MirrorError, match="it was not fetched yet"):
+        Mirror(tmp_path / "m.git", "file:///x").resolve("main")
 
 
 # -- ranges -----------------------------------------------------------------------

@@ -29,7 +29,10 @@ from tests.wheel_scene import write_wheel
 from workers import supervisor
 from workers.trial_run import TrialResult, run_trial
 
-#: A job of two megabytes: honours the capacity, the changed keys and the probe's folder.
+#: Python 3.12 warns of a fork beside another test's threads; the child here takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+#: A small job: honours the capacity, the changed keys and the probe's folder.
 JOB = """
 import json, os, sys, time
 import photos

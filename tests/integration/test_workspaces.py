@@ -15,6 +15,9 @@ from bisection.commits import State
 from tests.repository_scene import RepositoryScene
 from workers.workspaces import WorkspaceRefused, Workspaces
 
+#: Python 3.12 warns of a fork beside another test's threads; the child here takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 
 class Host:
     """A worker host with one repository that pins another."""
@@ -197,9 +200,9 @@ def test_workers_at_once_with_eviction_never_see_half_a_workspace(host: Host) ->
         for number in range(10):
             host.outer.write(f"f{number}", letter * 100)
         states.append(State(commit=host.outer.commit(letter)))
-    spawn = multiprocessing.get_context("fork")
+    fork = multiprocessing.get_context("fork")
     workers = [
-        spawn.Process(target=_check_out_many, args=(host.folder, states[n % 4 :] + states[: n % 4], n))
+        fork.Process(target=_check_out_many, args=(host.folder, states[n % 4 :] + states[: n % 4], n))
         for n in range(6)
     ]
     for worker in workers:

@@ -25,8 +25,14 @@ _INHERITED = (
 )  # fmt: skip
 
 
-class GitError(RuntimeError):
-    """A git command failed. ``stderr`` holds what git said."""
+class MirrorError(ValueError):
+    """Git could not answer. ``problem`` names the page of the error catalogue."""
+
+    problem = "git-failed"
+
+
+class GitError(MirrorError):
+    """A git command failed on this host. ``stderr`` holds what git said."""
 
     def __init__(self, command: str, stderr: str) -> None:
         super().__init__(f"git {command} failed: {stderr.strip()[-2000:] or 'without a message'}")
@@ -61,15 +67,19 @@ def run_git(
     accept: Sequence[int] = (0,),
 ) -> bytes:
     """Standard output of one git command; GitError if it fails or takes too long."""
-    process = subprocess.Popen(
-        ["git", *arguments],
-        cwd=folder,
-        env={**git_environment(folder), **(environment or {})},
-        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            ["git", *arguments],
+            cwd=folder,
+            env={**git_environment(folder), **(environment or {})},
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        missing = "it was not fetched yet" if not folder.exists() else "install git on this host"
+        raise GitError(arguments[0], f"{error.strerror}: {error.filename}; {missing}") from error
     try:
         output, errors = process.communicate(stdin, timeout=timeout_seconds)
     except BaseException as error:

@@ -7,6 +7,7 @@ single reads: it is not made for processes that live long.
 Errors::
 
     MirrorError         git could not answer
+    +- GitError         a command failed on this host: a broken mirror, a full disk, no git
     +- Unreachable      the repository could not be fetched; the operator's or the network's fault
     +- UnknownRef       the requester's fault: nothing of that name; says which names are near
     +- BadRange         the requester's fault: good and bad do not span a range; says how to mend it
@@ -24,22 +25,28 @@ from pathlib import Path
 from git import Repo
 
 from bisection.adapters import reverting, tree_export
-from bisection.adapters.git_process import GitError, file_lock, git_environment, run_git
+from bisection.adapters.git_process import GitError, MirrorError, file_lock, git_environment, run_git
 from bisection.adapters.range_reading import read_commits
 from bisection.adapters.reverting import Revert
 from bisection.commits import CommitRange, check_hash
+
+__all__ = [
+    "BadRange",
+    "FileChange",
+    "GitError",
+    "Mirror",
+    "MirrorError",
+    "MissingPath",
+    "Revert",
+    "UnknownRef",
+    "Unreachable",
+]
 
 #: A first fetch of Megatron-LM takes minutes on a slow line; a hung one must not hold the lock for ever.
 FETCH_SECONDS = 1800.0
 #: A lock file or a launch script is kilobytes; what is larger is not read into memory.
 READ_LIMIT_BYTES = 16 * 2**20
 _LONGEST_REF = 250
-
-
-class MirrorError(ValueError):
-    """Git could not answer. ``problem`` names the page of the error catalogue."""
-
-    problem = "git-failed"
 
 
 class Unreachable(MirrorError):
