@@ -7,6 +7,7 @@ instants.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -40,32 +41,63 @@ class ChunkActivations:
     merge: tuple[Kept, ...]  #: while image embeddings are put among the words
 
 
+@dataclass(frozen=True)
+class _Treatment:
+    """What recompute and offload make of the layer at some position; layers alike are treated alike."""
+
+    layer: Layer
+    full: bool  #: recomputed from its input, or its group's
+    first: bool  #: of its group, whose input is kept
+    offloaded: bool
+
+
+_Halves = tuple[tuple[Kept, ...], tuple[Kept, ...]]
+
+
 def chunk_activations(job: TrainingJob, chunk: Chunk, *, final: bool) -> ChunkActivations:
     """What a micro-batch costs in ``chunk``; ``final`` for the last virtual chunk of its rank."""
     layers = [job.text.layers[index] for index in chunk.layers]
     if chunk.extra_prediction:
         layers += [job.text.layers[-1]] * job.text.extra_prediction_layers
+    treatments = _treatments(job, layers, final=final)
     halves = {layer: layer_halves(job, layer) for layer in dict.fromkeys(layers)}
-    kept: list[Kept] = []
-    by_position: list[tuple[tuple[Kept, ...], tuple[Kept, ...]]] = []
-    for position, layer in enumerate(layers):
-        offloaded = bool(job.offload) and not (final and position == len(layers) - 1)
-        mixer, feed_forward = (_stays(job, layer, half, position, offloaded) for half in halves[layer])
-        if _fully_recomputed(job, position):
-            mixer = (_checkpoint_input(job),) if position % _group(job, len(layers)) == 0 else ()
-        by_position.append((mixer, feed_forward))
-        kept += (*mixer, *feed_forward)
+    stays = {
+        treatment: _stays(job, treatment, halves[treatment.layer]) for treatment in dict.fromkeys(treatments)
+    }
     output = _trained(loss.output_tensors(job), job.frozen.language) if chunk.last else ()
-    freed_first = merged((*kept, *output))
+    freed_first = merged([*_counted(treatments, stays), (output, 1)])
     first = _first_chunk_tensors(job) if chunk.first else ()
     return ChunkActivations(
-        kept=freed_first + merged(first),
+        kept=freed_first + merged([(first, 1)]),
         decoder=freed_first,
         forward=_layer_forward(job, layers[-1]) if layers else (),
-        backward=_backward_halves(job, layers, halves, by_position, output),
+        backward=_backward_halves(job, treatments, halves, stays, output),
         tower=_tower_backward(job) if chunk.first else (),
         merge=_merge(job) if chunk.first else (),
     )
+
+
+def _treatments(job: TrainingJob, layers: list[Layer], *, final: bool) -> list[_Treatment]:
+    recompute, count = job.recompute, len(layers)
+    uniform = recompute.method == "uniform"
+    full = recompute.granularity is Granularity.FULL
+    group = _group(job, count)
+    return [
+        _Treatment(
+            layer,
+            full and (uniform or position < recompute.layers),
+            position % group == 0,
+            bool(job.offload) and not (final and position == count - 1),
+        )
+        for position, layer in enumerate(layers)
+    ]
+
+
+def _counted(
+    treatments: list[_Treatment], stays: Mapping[_Treatment, _Halves]
+) -> list[tuple[tuple[Kept, ...], int]]:
+    """What stays of these layers, with how many of them are alike."""
+    return [(half, count) for treatment, count in Counter(treatments).items() for half in stays[treatment]]
 
 
 def layer_halves(job: TrainingJob, layer: Layer) -> tuple[tuple[Kept, ...], tuple[Kept, ...]]:
@@ -85,28 +117,26 @@ def _trained(tensors: Iterable[Kept], frozen: bool) -> tuple[Kept, ...]:
     return tuple(tensor for tensor in tensors if not (frozen and tensor.for_weight))
 
 
-def _fully_recomputed(job: TrainingJob, position: int) -> bool:
-    recompute = job.recompute
-    if recompute.granularity is not Granularity.FULL:
-        return False
-    return recompute.method == "uniform" or position < recompute.layers
-
-
 def _group(job: TrainingJob, layers: int) -> int:
     """Layers that full recompute replays at once."""
     return min(job.recompute.layers, layers) if job.recompute.method == "uniform" else 1
 
 
-def _stays(
-    job: TrainingJob, layer: Layer, half: tuple[Kept, ...], position: int, offloaded: bool
-) -> tuple[Kept, ...]:
-    if _fully_recomputed(job, position):
-        return ()
-    return tuple(
-        tensor
-        for tensor in half
-        if not _dropped(job, layer, tensor) and not (offloaded and tensor.offload in job.offload)
-    )
+def _stays(job: TrainingJob, treatment: _Treatment, halves: _Halves) -> _Halves:
+    """What of a layer's halves waits on the GPU for backward."""
+    if treatment.full:
+        return ((_checkpoint_input(job),) if treatment.first else ()), ()
+
+    def stay(half: tuple[Kept, ...]) -> tuple[Kept, ...]:
+        away = job.offload if treatment.offloaded else frozenset()
+        return tuple(
+            tensor
+            for tensor in half
+            if not _dropped(job, treatment.layer, tensor) and tensor.offload not in away
+        )
+
+    mixer, feed_forward = halves
+    return stay(mixer), stay(feed_forward)
 
 
 def _dropped(job: TrainingJob, layer: Layer, tensor: Kept) -> bool:
@@ -125,45 +155,42 @@ def _checkpoint_input(job: TrainingJob) -> Kept:
 
 def _backward_halves(
     job: TrainingJob,
-    layers: list[Layer],
-    halves: Mapping[Layer, tuple[tuple[Kept, ...], tuple[Kept, ...]]],
-    by_position: list[tuple[tuple[Kept, ...], tuple[Kept, ...]]],
+    treatments: list[_Treatment],
+    halves: Mapping[Layer, _Halves],
+    stays: Mapping[_Treatment, _Halves],
     output: tuple[Kept, ...],
 ) -> tuple[HalfBackward, ...]:
     """Backward goes from the last layer to the first: the last of each kind meets the most kept tensors."""
     found: list[HalfBackward] = []
-    gone: list[Kept] = list(output)
-    seen: set[Layer] = set()
-    for position in range(len(layers) - 1, -1, -1):
-        layer = layers[position]
-        mixer, feed_forward = by_position[position]
-        if layer not in seen:
-            seen.add(layer)
-            whole_mixer, whole_feed_forward = halves[layer]
-            if _fully_recomputed(job, position):
-                group = _group(job, len(layers))
-                again = merged((*whole_mixer, *whole_feed_forward) * group)
-                later = merged((*whole_mixer, *((*whole_mixer, *whole_feed_forward) * (group - 1))))
-            else:
-                again = merged(tensor for tensor in whole_feed_forward if _dropped(job, layer, tensor))
-                later = merged(tensor for tensor in whole_mixer if _dropped(job, layer, tensor))
-            found.append(
-                HalfBackward(
-                    name="feed-forward backward",
-                    gone=merged(gone),
-                    replay=again,
-                    gradients=_feed_forward_gradients(job, layer),
-                )
+    last = {treatment: position for position, treatment in enumerate(treatments)}
+    for treatment, position in last.items():
+        layer = treatment.layer
+        mixer, feed_forward = halves[layer]
+        if treatment.full:
+            group = _group(job, len(treatments))
+            again = [(mixer, group), (feed_forward, group)]
+            later = [(mixer, group), (feed_forward, group - 1)]
+        else:
+            again = [(tuple(tensor for tensor in feed_forward if _dropped(job, layer, tensor)), 1)]
+            later = [(tuple(tensor for tensor in mixer if _dropped(job, layer, tensor)), 1)]
+        gone = [*_counted(treatments[position + 1 :], stays), (output, 1)]
+        kept_mixer, kept_feed_forward = stays[treatment]
+        found.append(
+            HalfBackward(
+                name="feed-forward backward",
+                gone=merged(gone),
+                replay=merged(again),
+                gradients=_feed_forward_gradients(job, layer),
             )
-            found.append(
-                HalfBackward(
-                    name="attention backward",
-                    gone=merged((*gone, *feed_forward, *_projected(job, mixer))),
-                    replay=later,
-                    gradients=_mixer_gradients(job, layer),
-                )
+        )
+        found.append(
+            HalfBackward(
+                name="attention backward",
+                gone=merged([*gone, (kept_feed_forward, 1), (_projected(job, kept_mixer), 1)]),
+                replay=merged(later),
+                gradients=_mixer_gradients(job, layer),
             )
-        gone += (*feed_forward, *mixer)
+        )
     return tuple(found)
 
 
@@ -223,17 +250,22 @@ def _merge(job: TrainingJob) -> tuple[Kept, ...]:
     return (Kept(Component.EMBEDDING_AND_LOSS, name, "3*a*s*b*h", count),) if count else ()
 
 
-def merged(tensors: Iterable[Kept]) -> tuple[Kept, ...]:
-    """One entry for each kind of tensor: those of all layers together."""
-    sums: dict[tuple[Component, str], int] = {}
-    counts: dict[tuple[Component, str], int] = {}
+def merged(tensors: Iterable[tuple[tuple[Kept, ...], int]]) -> tuple[Kept, ...]:
+    """One entry for each kind of tensor, out of groups of tensors and how often each group is there."""
+    sums: dict[tuple[Component, str], list[int]] = {}
     formulas: dict[tuple[Component, str], str] = {}
-    for tensor in tensors:
-        key = (tensor.component, tensor.tensor)
-        sums[key] = sums.get(key, 0) + tensor.bytes
-        counts[key] = counts.get(key, 0) + 1
-        formulas.setdefault(key, tensor.formula)
+    for group, count in tensors:
+        for tensor in group:
+            key = (tensor.component, tensor.tensor)
+            entry = sums.get(key)
+            if entry is None:
+                sums[key] = [tensor.bytes * count, count]
+                formulas[key] = tensor.formula
+            else:
+                entry[0] += tensor.bytes * count
+                entry[1] += count
     return tuple(
-        Kept(*key, formulas[key] if counts[key] == 1 else f"{counts[key]}*({formulas[key]})", total)
-        for key, total in sums.items()
+        Kept(*key, formulas[key] if times == 1 else f"{times}*({formulas[key]})", total)
+        for key, (total, times) in sums.items()
+        if times
     )

@@ -7,8 +7,9 @@ Sources are the module definitions of megatron-core and Megatron Bridge; certain
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from memory_models.shapes import (
     AttentionShape,
     FeedForward,
     GatedDeltaShape,
+    Layer,
     MambaShape,
     Mixer,
     Norm,
@@ -44,6 +46,7 @@ class Weights:
     trainable: bool = True
     copy: bool = False
     layer_unit: bool = True  #: part of a transformer layer, the unit that FSDP gathers
+    count: int = 1  #: how many layers these are the weights of
 
 
 class _Add(Protocol):
@@ -67,8 +70,24 @@ def share(elements: int, shards: int, what: str) -> int:
 
 
 def stage_weights(job: TrainingJob, stage: int) -> tuple[Weights, ...]:
-    """Every weight on a rank of this pipeline stage, all its virtual chunks together."""
-    return tuple(weights for chunk in job.chunks[stage] for weights in chunk_weights(job, chunk, stage))
+    """Every weight on a rank of this pipeline stage, its chunks together and those of equal layers summed."""
+    groups: dict[tuple[str, int, bool], list[Weights]] = {}
+    for chunk in job.chunks[stage]:
+        for weights in chunk_weights(job, chunk, stage):
+            groups.setdefault((weights.name, weights.shards, weights.copy), []).append(weights)
+    return tuple(_summed(group) for group in groups.values())
+
+
+def _summed(group: list[Weights]) -> Weights:
+    first, count = group[0], sum(weights.count for weights in group)
+    if count == 1:
+        return first
+    return replace(
+        first,
+        elements=sum(weights.elements for weights in group),
+        formula=f"{count}*({first.formula})",
+        count=count,
+    )
 
 
 def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, ...]:
@@ -89,8 +108,11 @@ def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, 
                     layer_unit=False,
                 )
             )
-    for index in chunk.layers:
-        found += layer_weights(job, index)
+    for layer, count in Counter(text.layers[index] for index in chunk.layers).items():
+        found += [
+            replace(weights, elements=count * weights.elements, count=count)
+            for weights in layer_weights(job, layer)
+        ]
     if chunk.extra_prediction:
         found += _extra_prediction_weights(job)
     if chunk.last:
@@ -130,18 +152,15 @@ def _norm(text: TextShape, size: int) -> int:
     return size if text.norm is Norm.RMS else 2 * size
 
 
-def layer_weights(job: TrainingJob, index: int) -> tuple[Weights, ...]:
-    """The weights of decoder layer ``index`` on one rank."""
-    return _layer_weights(
-        job.text, index, job.layout.tensor, job.layout.expert, job.layout.expert_tensor, job.frozen.language
+def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
+    """The weights of one decoder layer on one rank."""
+    text, layout = job.text, job.layout
+    tensor, expert, expert_tensor, hidden = (
+        layout.tensor,
+        layout.expert,
+        layout.expert_tensor,
+        text.hidden_size,
     )
-
-
-@lru_cache(maxsize=8192)
-def _layer_weights(
-    text: TextShape, index: int, tensor: int, expert: int, expert_tensor: int, frozen: bool
-) -> tuple[Weights, ...]:
-    layer, hidden = text.layers[index], text.hidden_size
     found: list[Weights] = []
 
     def add(
@@ -161,7 +180,7 @@ def _layer_weights(
                 elements=elements,
                 shards=shards,
                 expert=experts,
-                trainable=not frozen,
+                trainable=not job.frozen.language,
             )
         )
 
@@ -324,7 +343,7 @@ def _extra_prediction_weights(job: TrainingJob) -> list[Weights]:
     text, hidden = job.text, job.text.hidden_size
     found: list[Weights] = []
     for _ in range(text.extra_prediction_layers):
-        found += layer_weights(job, len(text.layers) - 1)
+        found += layer_weights(job, text.layers[-1])
         found.append(
             Weights(
                 component=Component.DECODER,

@@ -59,6 +59,8 @@ def read_bridge_config(
     model, ddp = Section("model", config), Section("ddp", config)
     optimizer, train = Section("optimizer", config), Section("train", config)
     dataset, dist = Section("dataset", config), Section("dist", config)
+    for key in _IMAGE_KEYS:
+        dataset.get(key)
     implementation = _implementation(model, dist, notes)
     vision = read_vision(model, notes)
     precision = _precision(config, model, ddp)
@@ -198,9 +200,21 @@ def _sequence_length(model: Section, dataset: Section) -> int:
     raise ValueError("the configuration names no sequence length: set model.seq_length")
 
 
+#: Keys of a data set that only bound the image load, which the caller may know better.
+_IMAGE_KEYS = (
+    "num_images",
+    "images_per_sample",
+    "image_size",
+    "source",
+    "task_encoder",
+    "min_pixels",
+    "max_pixels",
+)
+
+
 def _images(dataset: Section, notes: list[str]) -> ImageLoad:
     """What the data set's own bounds let one sample bring."""
-    count = int(dataset.get("num_images") or 1)
+    count = int(dataset.get("num_images") or dataset.get("images_per_sample") or 1)
     size = dataset.get("image_size")
     if isinstance(size, list) and len(size) == 2:
         return ImageLoad.of_pixels(int(size[0]), int(size[1]), images=count)

@@ -90,10 +90,10 @@ def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:
     """
     if job.implementation is not Implementation.PRODUCTION or not job.gradient_accumulation_fusion:
         return 0
-    kinds = {job.text.layers[index]: index for chunk in job.chunks[stage] for index in chunk.layers}
+    kinds = {job.text.layers[index] for chunk in job.chunks[stage] for index in chunk.layers}
     shapes: dict[str, int] = {}
-    for index in kinds.values():
-        for weights in layer_weights(job, index):
+    for layer in kinds:
+        for weights in layer_weights(job, layer):
             if weights.trainable and weights.name in _CACHED:
                 elements = weights.elements
                 if weights.expert:

@@ -195,7 +195,8 @@ def _mergers(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
     j, count = Component.PROJECTOR, 1 + vision.deepstack
     stream = job.precision.activation_bytes * job.patches * vision.hidden_size
     if job.frozen.vision:
-        yield Kept(j, "merger input", "(1+nds)*a*P*vh", count * stream, "", True)
+        # No block keeps it then; it is still the tower's output.
+        yield Kept(Component.VISION, "merger input", "(1+nds)*a*P*vh", count * stream)
     yield Kept(j, "merger norm output", "(1+nds)*a*P*vh", count * stream, "", True)
     yield Kept(j, "merger fc1 output", "(1+nds)*a*P*vh", count * stream)
     yield Kept(j, "merger activation", "(1+nds)*a*P*vh", count * stream, "", True)

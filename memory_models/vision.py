@@ -77,7 +77,7 @@ def _mergers(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
     count, merged = 1 + vision.deepstack, vision.merged_size
     if job.frozen.vision:
         # The residual that each merger's norm reads is no block's own tensor then.
-        yield Kept(J, "merger input", "(1+nds)*a*P*vh", count * a * merged_patches * merged, "", True)
+        yield Kept(V, "merger input", "(1+nds)*a*P*vh", count * a * merged_patches * merged)
     yield Kept(J, "merger norm output", "(1+nds)*a*P*vh", count * a * merged_patches * merged, "", True)
     yield Kept(J, "merger fc1 output", "(1+nds)*a*P*vh/t", count * a * merged_patches * merged // shard)
     yield Kept(
