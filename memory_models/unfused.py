@@ -41,7 +41,7 @@ def _norm(job: TrainingJob, part: str) -> Iterator[Kept]:
     yield Kept(D, f"{part} residual", "a*n*h", a * n * hidden)
     if job.text.norm is Norm.RMS:
         # torch's RMSNorm is composed: it keeps the normalised stream before its weight.
-        yield Kept(D, f"{part} normalised stream", "a*n*h", a * n * hidden)
+        yield Kept(D, f"{part} normalised stream", "a*n*h", a * n * hidden, "", True)
     yield Kept(D, f"{part} norm output", "a*n*h", a * n * hidden, "layernorm", part == "mixer")
     yield Kept(D, f"{part} norm statistics", "4*n", 4 * n)
 
@@ -60,7 +60,8 @@ def _attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept]:
     if shape.qk_norm:
         if repeated:
             yield Kept(D, "query before its norm, copied", "a*N*nh*d/t", a * tokens * query)
-        yield Kept(D, "normalised query and key", "a*N*(nh+nkv)*d/t", a * tokens * (query + key))
+        normalised = a * tokens * (query + key)
+        yield Kept(D, "normalised query and key", "a*N*(nh+nkv)*d/t", normalised, "", True)
         heads = (query + key) // shape.head_size
         yield Kept(D, "query and key norm statistics", "4*N*(nh+nkv)/t", 4 * tokens * heads)
     yield Kept(D, "cosines and sines", "4*a*N*d", 4 * a * tokens * shape.head_size)
