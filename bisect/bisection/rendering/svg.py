@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib import resources
-from itertools import pairwise
 
 from bisection.rendering.escaping import markup
 
@@ -117,11 +116,3 @@ def ticks(highest: float, most: int) -> list[float]:
     steps = [power * factor / 10 for factor in (1, 2, 5, 10, 20, 50, 100)]
     step = next((step for step in steps if highest / step <= most), steps[-1])
     return [step * index for index in range(int(highest / step + 1e-9) + 1)]
-
-
-def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Ascending positions moved apart so that neighbours are at least ``gap`` away, the last one fixed."""
-    placed = list(positions)
-    for left, right in reversed(list(pairwise(range(len(placed))))):
-        placed[left] = min(placed[left], placed[right] - gap)
-    return placed

@@ -171,7 +171,6 @@ class GrowthRow:
     before: str
     after: str
     growth: str
-    share: float  #: of the largest side, 0..1: for a bar of text
     named: bool  #: the one that is blamed
 
 
@@ -180,14 +179,12 @@ def growth_rows(report: CulpritReport) -> list[GrowthRow]:
     regression = report.regression
     if regression and regression.kind is RegressionKind.THROUGHPUT and report.time:
         old, new = report.time.parent.by_activity(), report.time.culprit.by_activity()
-        most = max([*old.values(), *new.values(), 1e-9])
         return [
             GrowthRow(
                 name=ACTIVITY_NAMES[a],
                 before=f"{old[a]:.3f} s",
                 after=f"{new[a]:.3f} s",
                 growth=f"{new[a] - old[a]:+.3f} s" if new[a] != old[a] else "–",
-                share=new[a] / most,
                 named=a is regression.activity,
             )
             for a in Activity
@@ -197,14 +194,12 @@ def growth_rows(report: CulpritReport) -> list[GrowthRow]:
     if memory is None or memory.parent is None or memory.culprit is None:
         return []
     before, after = memory.parent.breakdown.by_component(), memory.culprit.breakdown.by_component()
-    largest = max([*before.values(), *after.values(), 1])
     return [
         GrowthRow(
             name=COMPONENT_NAMES[c],
             before=show_bytes(before[c]),
             after=show_bytes(after[c]),
             growth=show_bytes(after[c] - before[c], signed=True) if after[c] != before[c] else "–",
-            share=after[c] / largest,
             named=regression is not None and c is regression.component,
         )
         for c in Component
