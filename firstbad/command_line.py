@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, NoReturn
 
+import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from firstbad import __version__
 from firstbad.settings import read_settings
+from service.client import ApiProblem
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +41,10 @@ def main() -> None:
     """Entry point: faults that people can mend are said in a sentence, without a traceback."""
     try:
         app()
+    except ApiProblem as problem:
+        fail(str(problem), EXIT_USAGE)
+    except httpx.TransportError as error:
+        fail(f"the server does not answer: {error}", EXIT_UNREACHABLE)
     except (ValueError, RuntimeError) as error:
         fail(str(error))
 
@@ -121,7 +127,7 @@ def worker(
 def _client() -> Iterator[Any]:
     """The server of FIRSTBAD_URL and FIRSTBAD_TOKEN, or the one that is up on this machine."""
     from firstbad.embedded import find_running
-    from service.client import ApiProblem, Client
+    from service.client import Client
 
     url, token = os.environ.get("FIRSTBAD_URL"), os.environ.get("FIRSTBAD_TOKEN", "")
     if not url:
@@ -133,11 +139,8 @@ def _client() -> Iterator[Any]:
                 EXIT_UNREACHABLE,
             )
         url, token = running.url, running.token
-    try:
-        with Client(url, token) as client:
-            yield client
-    except ApiProblem as problem:
-        fail(str(problem), EXIT_USAGE)
+    with Client(url, token) as client:
+        yield client
 
 
 def _print_json(value: Any) -> None:

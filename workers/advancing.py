@@ -7,6 +7,7 @@ once do no harm: the later one finds its view old and looks again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -15,11 +16,12 @@ from bisection.adapters.catalogue import Profile
 from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.trials import Trials
 from bisection.finding import Finding, FindingKind
+from bisection.ledger import LedgerEntry
 from bisection.search import Search
+from bisection.specification import BisectionSpec
 from workers.context import WorkerContext
 from workers.reporting import make_report
-from workers.resolution import Resolved, rejected, resolve
-from workers.signatures import UNKNOWN_KEY_SIGNATURE
+from workers.resolution import Resolved, refused_key, rejected, resolve
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +71,20 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
             return False
 
 
+def _refusal(row: BisectionRow, spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Finding | None:
+    """A configuration key that the bad end does not have is the request's fault, not a commit's."""
+    for entry in ledger:
+        if entry.trial.state.commit == spec.range.bad.hash:
+            key = refused_key(entry.measurement, row.request.get("overrides") or {})
+            if key is not None:
+                why = (
+                    f"The training configuration of the bad end has no key {key!r}: "
+                    f"{entry.measurement.reason}. Correct or remove the override."
+                )
+                return rejected(why, "unknown-configuration-key")
+    return None
+
+
 def _age_seconds(row: BisectionRow) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(row.created_at)).total_seconds()
 
@@ -110,9 +126,9 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     if limit is not None and _age_seconds(row) > limit:
         why = f"The budget of {limit:g} seconds is spent."
         return _conclude(context, row, search.answer_now(why, "budget-spent"))
-    refused = [e.measurement for e in ledger if e.measurement.signature == UNKNOWN_KEY_SIGNATURE]
-    if refused:
-        return _conclude(context, row, rejected(refused[0].reason, "unknown-configuration-key"))
+    refusal = _refusal(row, spec, ledger)
+    if refusal is not None:
+        return _conclude(context, row, refusal)
     decision = search.next(spec.parallel, pending)
     if isinstance(decision, Finding):
         return _conclude(context, row, decision)

@@ -159,8 +159,15 @@ def _decide_failure(remains: Remains, failures: Sequence[Failure], code: int) ->
         )
     name = f"signal {signal.Signals(-code).name}" if code < 0 else _exit_name(code)
     return _Decision(
-        outcome=Outcome.CRASHED, reason=f"it ended with {name} and left no error", signature=name
+        outcome=Outcome.CRASHED,
+        reason=f"it ended with {name}; the last it said: {_last_line(remains.log)}",
+        signature=name,
     )
+
+
+def _last_line(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "nothing"
 
 
 def _failures(remains: Remains, ranks: Mapping[int, RankFile]) -> list[Failure]:
