@@ -13,6 +13,7 @@ from typing import Any
 
 from memory_models.configuration_keys import HARMLESS_SECTIONS, HARMLESS_WORDS, NOT_MODELLED, RENAMED
 from memory_models.job import (
+    RECOMPUTE_MODULES,
     Backend,
     Batch,
     CrossEntropy,
@@ -77,7 +78,7 @@ def read_bridge_config(
             if images is not None
             else (_images(dataset, notes) if vision else ImageLoad(patches=0, images=0)),
         ),
-        recompute=_recompute(model),
+        recompute=_recompute(model, notes),
         optimizer=_optimizer(optimizer, ddp, precision),
         precision=precision,
         sharding=_sharding(ddp, dist, notes),
@@ -235,16 +236,22 @@ def _images(dataset: Section, notes: list[str]) -> ImageLoad:
     return ImageLoad.of_pixels(side, side, images=count)
 
 
-def _recompute(model: Section) -> Recompute:
-    granularity, modules = model.get("recompute_granularity"), model.get("recompute_modules")
+def _recompute(model: Section, notes: list[str]) -> Recompute:
+    """What is recomputed; method and modules stay while off, so that switching it on is one key."""
+    granularity = model.get("recompute_granularity")
+    modules = list(model.get("recompute_modules") or ["core_attn"])
     method, layers = model.get("recompute_method"), model.get("recompute_num_layers")
     if model.flag("moe_layer_recompute"):
-        granularity, modules = granularity or "selective", [*(modules or []), "moe"]
-    if granularity is None:
-        return Recompute()
-    if granularity == "selective":
-        return Recompute(granularity=Granularity.SELECTIVE, modules=frozenset(modules or ["core_attn"]))
-    return Recompute(granularity=Granularity.FULL, method=str(method or "uniform"), layers=int(layers or 1))
+        granularity, modules = granularity or "selective", [*modules, "moe"]
+    unknown = sorted(set(modules) - set(RECOMPUTE_MODULES))
+    if unknown and granularity == "selective":
+        notes.append(f"recompute of {', '.join(unknown)} is not followed: its tensors are counted as kept")
+    return Recompute(
+        granularity=Granularity(granularity) if granularity else Granularity.NONE,
+        method=str(method or "uniform"),
+        layers=int(layers or 1),
+        modules=frozenset(modules) & frozenset(RECOMPUTE_MODULES),
+    )
 
 
 def _optimizer(optimizer: Section, ddp: Section, precision: Precision) -> OptimizerSetup:

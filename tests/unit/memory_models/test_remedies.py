@@ -61,6 +61,28 @@ def test_exchange_overlap_forbids_recompute_of_experts() -> None:
     assert any(remedy.change.get("model.recompute_modules") == ["moe"] for remedy in refused)
 
 
+def test_what_leaves_training_as_it_is_comes_first() -> None:
+    fitting = [
+        remedy.alters_training for remedy in find_remedies(qwen_30b(micro=2), 110 * GIB) if remedy.fits
+    ]
+    assert fitting == sorted(fitting)
+    assert set(fitting) == {False, True}
+
+
+def test_where_no_single_change_suffices_several_are_joined() -> None:
+    job = qwen_30b()
+    capacity = 45 * GIB
+    joined = find_remedies(job, capacity)[0]
+    assert ";" in joined.title
+    assert joined.fits
+    assert len(joined.change) > 1
+    assert not any(
+        remedy.fits
+        for remedy in find_remedies(job, capacity)
+        if remedy is not joined and ";" not in remedy.title and not remedy.alters_training
+    )
+
+
 def test_what_is_done_already_is_not_offered_again() -> None:
     job = replace(
         qwen_30b(micro=1),
