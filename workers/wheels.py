@@ -8,7 +8,6 @@ at hand), made under a lock, and never changed.
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,15 +37,17 @@ def make_overlay(
     cancelled: Callable[[], bool],
 ) -> Overlay:
     """The package's folder, made if it is not there. Raises Unbuildable, BuildHostError, Cancelled."""
-    wheel = find_wheel(pin, find_links)
-    source = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else f"index {platform}"
-    digest = hashlib.sha256(f"{pin.name}=={pin.version} {source}".encode()).hexdigest()[:16]
+    wheels = find_wheels(pin, find_links)
+    source = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels] or ["index"]
+    # Which of several wheels is taken, and what an index gives, is the Python's and platform's matter.
+    decides = source if len(wheels) == 1 else [*source, platform]
+    digest = hashlib.sha256(f"{pin.name}=={pin.version} {' '.join(decides)}".encode()).hexdigest()[:16]
     key = f"{pin.name}-{pin.version}-{digest}"
 
     def build(folder: Path, steps: BuildSteps) -> None:
         packages = folder / "packages"
-        wanted = str(wheel) if wheel else f"{pin.name}{pin.extras}=={pin.version}"
-        links = [] if wheel else [word for link in find_links for word in ("--find-links", link)]
+        wanted = str(wheels[0]) if len(wheels) == 1 else f"{pin.name}{pin.extras}=={pin.version}"
+        links = [] if len(wheels) == 1 else [word for link in find_links for word in ("--find-links", link)]
         tool = uv_program()
         program = (
             [tool, "pip", "install", "--python", str(python), "--compile-bytecode"]
@@ -63,12 +64,15 @@ def make_overlay(
     return Overlay(key=key, folder=built.folder / "packages", pin=pin)
 
 
-def find_wheel(pin: Pin, find_links: Sequence[str]) -> Path | None:
-    """The wheel of exactly this version in the folders, the first that has one."""
+def find_wheels(pin: Pin, find_links: Sequence[str]) -> list[Path]:
+    """The wheels of exactly this version in the first of the folders that has any."""
     for folder in find_links:
-        for path in sorted(Path(folder).glob("*.whl")):
-            parts = path.name.split("-")
-            version = re.sub(r"_", "+", parts[1]) if len(parts) >= 5 else ""
-            if normalised(parts[0]) == pin.name and version in (pin.version, pin.version.replace("-", "+")):
-                return path
-    return None
+        found = [path for path in sorted(Path(folder).glob("*.whl")) if _is_of(path, pin)]
+        if found:
+            return found
+    return []
+
+
+def _is_of(wheel: Path, pin: Pin) -> bool:
+    parts = wheel.name.split("-")  # name-version[-build]-python-abi-platform.whl
+    return len(parts) >= 5 and normalised(parts[0]) == pin.name and parts[1].replace("_", "+") == pin.version

@@ -98,6 +98,13 @@ def test_an_overlay_wheel_with_other_content_is_another_overlay(tmp_path: Path, 
     assert before.key != after.key
 
 
+def test_of_several_wheels_of_a_version_the_one_for_this_python_is_taken(tmp_path: Path, links: Path) -> None:
+    write_wheel(links, "photos", "1.0", "version = 'of another Python'\n", tag="cp27-none-any")
+    wanted = interpreter(lock="lock", overlay=["photos"], find_links=[str(links)])
+    prepared = Environments(tmp_path / "root").prepare(wanted, "photos==1.0\n", {})
+    assert says(prepared, "import photos; print(photos.version)") == "1.0"
+
+
 def test_an_interpreter_is_used_as_it_is(tmp_path: Path) -> None:
     prepared = Environments(tmp_path).prepare(interpreter(), None, {})
     assert (prepared.python, prepared.overlays) == (Path(sys.executable), ())
