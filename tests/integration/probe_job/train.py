@@ -56,7 +56,7 @@ TEMPLATE = (
 )
 
 
-def architecture(layers: int, experts: int) -> Qwen3VLMoeConfig:
+def architecture(layers: int, experts: int, inner: int) -> Qwen3VLMoeConfig:
     text = {
         "vocab_size": VOCABULARY,
         "hidden_size": 64,
@@ -65,7 +65,7 @@ def architecture(layers: int, experts: int) -> Qwen3VLMoeConfig:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16,
-        "moe_intermediate_size": 32,
+        "moe_intermediate_size": inner,
         "num_experts": experts,
         "num_experts_per_tok": 2,
         "max_position_embeddings": 4096,
@@ -101,7 +101,7 @@ def architecture(layers: int, experts: int) -> Qwen3VLMoeConfig:
     return config
 
 
-def build_processor(pixels: int) -> Qwen3VLProcessor:
+def build_processor() -> Qwen3VLProcessor:
     """A real processor whose byte-level tokenizer is trained here, since nothing is downloaded."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -124,8 +124,6 @@ def build_processor(pixels: int) -> Qwen3VLProcessor:
         patch_size=16,
         merge_size=2,
         temporal_patch_size=2,
-        min_pixels=64 * 64,
-        max_pixels=pixels,
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
     )
@@ -145,7 +143,6 @@ class Photographs(DatasetProvider):
     skip_getting_attention_mask_from_dataset: bool = True
     dataloader_type: Any = "single"
     pack_sequences_in_batch: bool = False
-    pixels: int = 256 * 256
     with_images: bool = True
     noise: bool = False
 
@@ -171,14 +168,14 @@ class Photographs(DatasetProvider):
         dataset = VLMConversationDataset(
             base_examples=examples,
             target_length=context.train_samples,
-            processor=build_processor(self.pixels),
+            processor=build_processor(),
         )
         return dataset, None, None
 
 
 def build_configuration(job: dict[str, Any]) -> ConfigContainer:
     model = AutoBridge.from_hf_config(
-        architecture(job.get("layers", 4), job.get("experts", 8))
+        architecture(job.get("layers", 4), job.get("experts", 8), job.get("inner", 128))
     ).to_megatron_provider(load_weights=False)
     model.params_dtype = model.pipeline_dtype = torch.float32
     model.bf16 = False

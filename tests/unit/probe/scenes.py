@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from firstbad_probe.batch import Batches, count_padding, is_noise
+from firstbad_probe.batch import Batches, count_padding, is_noise, padding_id_of
 from firstbad_probe.components import LOSS, Scope
 from firstbad_probe.configuration import to_plain
 from firstbad_probe.observer import Observer
@@ -325,6 +326,13 @@ def batches() -> dict[str, Any]:
     answer["constant"] = constant.reasons()
     answer["text"] = text.reasons()
     answer["unseen"] = sorted(unseen.notes)
+    tokenizer = SimpleNamespace(pad_token_id=7)
+    conversations = SimpleNamespace(_processor=SimpleNamespace(tokenizer=tokenizer))
+    answer["padding_ids"] = [
+        padding_id_of(SimpleNamespace(_dataset=conversations)),
+        padding_id_of(SimpleNamespace(dataset=SimpleNamespace(tokenizer=tokenizer))),
+        padding_id_of(iter([])),
+    ]
     return answer
 
 

@@ -148,6 +148,10 @@ def test_noise_constant_and_missing_images_are_told_from_real_ones(scene: Scene)
     assert counted["unseen"] == ["could not see input_ids in the model's arguments: tokens are not counted"]
 
 
+def test_the_padding_token_is_found_behind_the_data_iterator(scene: Scene) -> None:
+    assert scene("batches")["padding_ids"] == [7, 7, None]
+
+
 def test_a_configuration_becomes_plain_data(scene: Scene) -> None:
     plain = scene("configuration")
     assert plain["dtype"] == "torch.bfloat16"

@@ -13,7 +13,7 @@ import sys
 from firstbad_probe.imports import ImportCallbacks
 from firstbad_probe.observer import Observer
 from firstbad_probe.patches import Patches
-from firstbad_probe.record import write_record
+from firstbad_probe.record import repository_of, write_record
 from firstbad_probe.settings import read_settings
 
 
@@ -22,9 +22,10 @@ def main() -> None:
         raise SystemExit("usage: python -m firstbad_probe SCRIPT [ARGS...]")
     try:
         settings = read_settings()
-    except ValueError as error:
-        raise SystemExit(f"firstbad_probe: {error}") from None
+    except ValueError as refusal:
+        raise SystemExit(f"firstbad_probe: {refusal}") from None
     script = sys.argv[1]
+    repository = repository_of(script)
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     callbacks, patches = ImportCallbacks(), Patches()
@@ -51,7 +52,7 @@ def main() -> None:
         raise
     finally:
         observer.storages.stop()
-        write_record(settings, observer, patches, callbacks, error, script)
+        write_record(settings, observer, patches, callbacks, error, repository)
 
 
 if __name__ == "__main__":

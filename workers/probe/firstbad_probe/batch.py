@@ -76,6 +76,12 @@ class Batches:
             self.images += grids.shape[0]
             self.counts.patches += int(grids.prod(dim=-1).sum())
 
+    def know_padding(self, iterable: Any) -> None:
+        """Bridge pads with token 0; a processor has a padding token of its own."""
+        identity = padding_id_of(iterable)
+        if identity is not None:
+            self.padding_ids |= {identity}
+
     def take_counts(self) -> Counts:
         counts, self.counts = self.counts, Counts()
         return counts
@@ -112,6 +118,18 @@ def count_padding(tokens: torch.Tensor, padding_ids: frozenset[int]) -> int:
     for identity in padding_ids:
         padding |= tokens == identity
     return int(padding.flip(-1).cumprod(dim=-1).sum())
+
+
+def padding_id_of(iterable: Any) -> int | None:
+    """The padding token of the tokenizer behind a data iterator, if it shows: of its set's processor."""
+    data_set = getattr(iterable, "_dataset", None) or getattr(iterable, "dataset", None)
+    for name in ("_processor", "processor", "_tokenizer", "tokenizer"):
+        processor = getattr(data_set, name, None)
+        tokenizer = getattr(processor, "tokenizer", processor)
+        identity = getattr(tokenizer, "pad_token_id", None)
+        if isinstance(identity, int):
+            return identity
+    return None
 
 
 def is_noise(patches: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-Callback = Callable[[ModuleType], None]
+Callback = Callable[[Any], None]
 
 
 class ImportCallbacks:

@@ -12,7 +12,6 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,6 +35,7 @@ from firstbad_probe.components import (
 )
 from firstbad_probe.configuration import to_plain
 from firstbad_probe.files import write_json
+from firstbad_probe.gpu import AllocatorTotals
 from firstbad_probe.imports import ImportCallbacks
 from firstbad_probe.ownership import Ownership
 from firstbad_probe.scopes import BACKWARD, FORWARD, STEP, Scopes
@@ -54,7 +54,14 @@ class Observer:
         self.clock = Clock()
         self.scopes = Scopes(self.clock)
         self.timeline = Timeline()
-        self.storages = Storages(self.scopes, self.timeline, settings.capacity_bytes)
+        on_gpu = settings.device == "cuda"
+        self.gpu = AllocatorTotals(settings.capacity_bytes) if on_gpu else None
+        self.storages = Storages(
+            self.scopes,
+            self.timeline,
+            None if on_gpu else settings.capacity_bytes,
+            follows_operations=not on_gpu,
+        )
         self.ownership = Ownership(self.storages, self.scopes)
         self.batches = Batches()
         self.steps: list[dict[str, Any]] = []
@@ -99,7 +106,7 @@ class Observer:
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.ownership.take_states(optimizer)
 
-    def _hook_wrapper(self, module: ModuleType) -> None:
+    def _hook_wrapper(self, module: Any) -> None:
         wrapper_class = module.DistributedDataParallel
         initialize = wrapper_class.__init__
 
@@ -115,7 +122,7 @@ class Observer:
 
         wrapper_class.__init__ = __init__
 
-    def _hook_buffers(self, module: ModuleType) -> None:
+    def _hook_buffers(self, module: Any) -> None:
         """While a flat buffer is made it is not split yet: it goes to its largest owner first."""
         buffer_class = module._ParamAndGradBuffer
         initialize = buffer_class.__init__
@@ -137,10 +144,10 @@ class Observer:
 
         buffer_class.__init__ = __init__
 
-    def _hook_gradient_sync(self, module: ModuleType) -> None:
+    def _hook_gradient_sync(self, module: Any) -> None:
         module.finalize_model_grads = self._in_phase(STEP, GRADIENT_SYNC, module.finalize_model_grads)
 
-    def _hook_schedules(self, module: ModuleType) -> None:
+    def _hook_schedules(self, module: Any) -> None:
         module.forward_step = self._in_phase(FORWARD, BATCH, module.forward_step)
         module.backward_step = self._in_phase(BACKWARD, LOSS, module.backward_step)
 
@@ -152,7 +159,7 @@ class Observer:
 
         return observed
 
-    def _hook_optimizer(self, module: ModuleType) -> None:
+    def _hook_optimizer(self, module: Any) -> None:
         make = module.get_megatron_optimizer
 
         @functools.wraps(make)
@@ -165,17 +172,21 @@ class Observer:
 
         module.get_megatron_optimizer = get_megatron_optimizer
 
-    def _hook_data_iterator(self, module: ModuleType) -> None:
+    def _hook_data_iterator(self, module: Any) -> None:
         iterator_class = module.RerunDataIterator
-        advance = iterator_class.__next__
+        initialize, advance = iterator_class.__init__, iterator_class.__next__
+
+        def __init__(iterator: Any, iterable: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807
+            self.batches.know_padding(iterable)
+            initialize(iterator, iterable, *args, **keywords)
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             with self.scopes.on_host(LOADER):
                 return advance(iterator)
 
-        iterator_class.__next__ = __next__
+        iterator_class.__init__, iterator_class.__next__ = __init__, __next__
 
-    def _hook_data_sets(self, module: ModuleType) -> None:
+    def _hook_data_sets(self, module: Any) -> None:
         build = module.setup_data_iterators
 
         @functools.wraps(build)
@@ -185,20 +196,22 @@ class Observer:
 
         module.setup_data_iterators = setup_data_iterators
 
-    def _hook_setup(self, module: ModuleType) -> None:
+    def _hook_setup(self, module: Any) -> None:
         prepare = module.setup
 
         @functools.wraps(prepare)
         def setup(state: Any, *args: Any, **keywords: Any) -> Any:
             self._see_configuration(state.cfg)
             self.storages.start()
+            if self.gpu is not None:
+                self.gpu.start()
             prepared = prepare(state, *args, **keywords)
             self._see_configuration(state.cfg)
             return prepared
 
         module.setup = setup
 
-    def _hook_train_step(self, module: ModuleType) -> None:
+    def _hook_train_step(self, module: Any) -> None:
         train = module.train_step
 
         @functools.wraps(train)
@@ -244,17 +257,23 @@ class Observer:
         self.storages.begin_phase(STEP, OUTSIDE)
         self.scopes.forget_nodes()
         self.storages.live.start_step()
+        if self.gpu is not None:
+            self.gpu.start_step()
         self.clock.start_step()
 
     def end_step(self) -> None:
         self.storages.begin_phase(STEP, OUTSIDE)
+        live = self.storages.live
+        peak_bytes, retained_bytes = live.step_peak_bytes, live.total_bytes
+        if self.gpu is not None:
+            peak_bytes, retained_bytes = self.gpu.end_step(live, self.scopes.step)
         seconds = self.clock.end_step()
         counts = self.batches.take_counts()
         self.steps.append(
             {
                 "step": self.scopes.step,
-                "peak_bytes": self.storages.live.step_peak_bytes,
-                "retained_bytes": self.storages.live.total_bytes,
+                "peak_bytes": peak_bytes,
+                "retained_bytes": retained_bytes,
                 "seconds": seconds,
                 **vars(counts),
             }

@@ -58,7 +58,7 @@ class Ownership:
         self._storages.label(parameter, scope.component, live_bytes.PARAMETERS)
         if parameter.requires_grad:
             self.trainable[scope.component] += parameter.numel()
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)
+            parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
 
     def _take_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from firstbad_probe import gpu
 from firstbad_probe.files import write_json
 from firstbad_probe.imports import ImportCallbacks
 from firstbad_probe.observer import Observer
@@ -37,15 +38,16 @@ def write_record(
     patches: Patches,
     callbacks: ImportCallbacks,
     error: BaseException | None,
-    script: str,
+    repository: Path,
 ) -> None:
     observer.storages.settle()
-    notes = [*observer.notes, *sorted(observer.batches.notes), *callbacks.notes, TRACKING_NOTE]
+    notes = [*observer.notes, *sorted(observer.batches.notes), *callbacks.notes]
+    notes.append(TRACKING_NOTE if observer.gpu is None else gpu.NOTE)
     if observer.ownership.padding_bytes:
         notes.append(
             f"{observer.ownership.padding_bytes} bytes of flat buffers are padding and belong to no component"
         )
-    imports = imported_files(script)
+    imports = imported_files(str(repository))
     write_json(
         settings.directory / f"rank-{settings.rank}.json",
         {
@@ -56,14 +58,11 @@ def write_record(
             "error": None if error is None else describe_error(error),
             "invalid": invalid_reasons(settings, observer, imports, error),
             "device": settings.device,
-            "hardware": "cpu",
+            "hardware": "cpu" if observer.gpu is None else torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "peak": _peak(settings, observer),
             "steps": observer.steps,
-            "time": [
-                {"component": activity, "phase": phase, "seconds": seconds}
-                for (activity, phase), seconds in observer.clock.steady_mean().items()
-            ],
+            "time": _time(observer),
             "oom": _refusal(observer),
             "data": {
                 "real": observer.batches.real and observer.mock_data is None,
@@ -128,7 +127,7 @@ def invalid_reasons(
         if file is None:
             if error is None:
                 reasons.append(f"{module} was never imported, but was expected from {prefix}")
-        elif not file.startswith(prefix):
+        elif not os.path.realpath(file).startswith((prefix, os.path.realpath(prefix))):
             reasons.append(f"{module} was imported from {file}, not from {prefix}")
     if settings.require_real_data and (observer.batches.microbatches or error is None):
         if observer.mock_data:
@@ -137,9 +136,8 @@ def invalid_reasons(
     return reasons
 
 
-def imported_files(script: str) -> dict[str, str]:
+def imported_files(root: str) -> dict[str, str]:
     """The files behind Megatron's packages and the modules of the script's own repository."""
-    root = _repository_of(script)
     files = {}
     for name in ("megatron.core", "megatron.bridge"):
         file = _file_of(name)
@@ -163,12 +161,16 @@ def _file_of(module_name: str) -> str | None:
     return os.path.abspath(file) if isinstance(file, str) else None
 
 
-def _repository_of(script: str) -> str:
-    folder = Path(script).resolve().parent
+def repository_of(script: str) -> Path:
+    """The folder that holds the script's repository.
+
+    Its git root; in an export, which has none, the current folder if the script is below it.
+    """
+    folder, here = Path(script).resolve().parent, Path.cwd()
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
-            return str(candidate)
-    return str(folder)
+            return candidate
+    return here if folder.is_relative_to(here) else folder
 
 
 def _peak(settings: Settings, observer: Observer) -> dict[str, Any] | None:
@@ -187,9 +189,18 @@ def _peak(settings: Settings, observer: Observer) -> dict[str, Any] | None:
         "phase": peak.phase,
         "instant": peak.instant,
         "allocated_bytes": peak.allocated_bytes,
-        "reserved_bytes": peak.allocated_bytes,
+        "reserved_bytes": peak.allocated_bytes if observer.gpu is None else observer.gpu.reserved_bytes,
         "breakdown": breakdown,
     }
+
+
+def _time(observer: Observer) -> list[dict[str, Any]]:
+    if observer.gpu is not None:  # kernels run later than the code that starts them
+        return []
+    return [
+        {"component": activity, "phase": phase, "seconds": seconds}
+        for (activity, phase), seconds in observer.clock.steady_mean().items()
+    ]
 
 
 def _refusal(observer: Observer) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class Refusal:
         self.allocated_bytes = allocated_bytes
 
 
-class Storages(TorchDispatchMode):
+class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts live storages while entered; raises torch.OutOfMemoryError beyond the capacity."""
 
     @classmethod
@@ -54,11 +54,19 @@ class Storages(TorchDispatchMode):
         # its compiler for it, at a cost for each operation. Nothing is compiled here.
         return False
 
-    def __init__(self, scopes: Scopes, timeline: Timeline, capacity_bytes: int | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        scopes: Scopes,
+        timeline: Timeline,
+        capacity_bytes: int | None = None,
+        *,
+        follows_operations: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.scopes = scopes
         self.timeline = timeline
         self.capacity_bytes = capacity_bytes
+        self._follows_operations = follows_operations
         self.live = LiveBytes()
         self.refusal: Refusal | None = None
         self._blocks: dict[int, Block] = {}
@@ -68,17 +76,21 @@ class Storages(TorchDispatchMode):
         self._active = False
 
     def start(self) -> None:
-        """From now on, on this thread, until the process ends or `stop`."""
-        if not self._active:
+        """From now on, on this thread, until the process ends or `stop`.
+
+        On a GPU operations are not followed: its backward runs on another thread,
+        and its allocator knows the total. Then only labelled storages are counted.
+        """
+        if self._follows_operations and not self._active:
             self._active = True
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
             self._watch_resizes()
 
     def stop(self) -> None:
         if self._active:
             self._active = False
             torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         scope = self.scopes.here()

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ CPU_CONFIGURATION: tuple[tuple[str, str, Any], ...] = (
 
 
 def install(patches: Patches, callbacks: ImportCallbacks) -> None:
-    def after(module_name: str, patch: Callable[[ModuleType, Patches], None]) -> None:
+    def after(module_name: str, patch: Callable[[Any, Patches], None]) -> None:
         callbacks.after(module_name, lambda module: patch(module, patches))
 
     _gloo_exchange(patches)
@@ -70,7 +69,7 @@ def _gloo_exchange(patches: Patches) -> None:
     torch.distributed.all_to_all_single = all_to_all_single
 
 
-def _random_states(module: ModuleType, patches: Patches) -> None:
+def _random_states(module: Any, patches: Patches) -> None:
     """The tracker reads and writes raw device generators: give it the CPU's."""
     module._get_cuda_rng_state = patches.counted(
         "random state of the CPU", lambda *_, **__: torch.get_rng_state()
@@ -96,20 +95,22 @@ def _random_states(module: ModuleType, patches: Patches) -> None:
             )
 
 
-def _router_without_transformer_engine(module: ModuleType, patches: Patches) -> None:
+def _router_without_transformer_engine(module: Any, patches: Patches) -> None:
     """Core 0.16 asks whether this name is None, but leaves it unbound without Transformer Engine."""
     if not hasattr(module, "te_general_gemm"):
         module.te_general_gemm = None
         patches.use("te_general_gemm is None")
 
 
-def _norm_under_sequence_parallelism(module: ModuleType, patches: Patches) -> None:
+def _norm_under_sequence_parallelism(module: Any, patches: Patches) -> None:
     """torch's norms refuse sequence parallelism; mark their weights as Transformer Engine's are."""
     make = module.WrappedTorchNorm.__new__
 
     def new(cls: type, config: Any, *args: Any, **keywords: Any) -> torch.nn.Module:
+        norm: torch.nn.Module
         if not config.sequence_parallel:
-            return make(cls, config, *args, **keywords)
+            norm = make(cls, config, *args, **keywords)
+            return norm
         patches.use("norm under sequence parallelism")
         config.sequence_parallel = False
         try:
@@ -117,13 +118,13 @@ def _norm_under_sequence_parallelism(module: ModuleType, patches: Patches) -> No
         finally:
             config.sequence_parallel = True
         for parameter in norm.parameters():
-            parameter.sequence_parallel = True
+            parameter.sequence_parallel = True  # type: ignore[attr-defined]
         return norm
 
     module.WrappedTorchNorm.__new__ = new
 
 
-def _local_layers(module: ModuleType, patches: Patches) -> None:
+def _local_layers(module: Any, patches: Patches) -> None:
     """Megatron Core's own unfused layers wherever Transformer Engine's are asked for."""
     local = module.get_gpt_layer_local_spec
     known = set(inspect.signature(local).parameters)
@@ -141,12 +142,12 @@ def _local_layers(module: ModuleType, patches: Patches) -> None:
     module.get_gpt_layer_with_transformer_engine_spec = local_spec
 
 
-def _no_helpers_to_compile(module: ModuleType, patches: Patches) -> None:
+def _no_helpers_to_compile(module: Any, patches: Patches) -> None:
     """The C++ index builder serves text corpora, which no vision-language run here reads."""
     module.compile_helpers = patches.counted("compile_helpers", lambda *_: None)
 
 
-def _initialization_without_cuda(module: ModuleType, patches: Patches) -> None:
+def _initialization_without_cuda(module: Any, patches: Patches) -> None:
     initialize = module.initialize_megatron
 
     @functools.wraps(initialize)
@@ -159,7 +160,7 @@ def _initialization_without_cuda(module: ModuleType, patches: Patches) -> None:
     module.initialize_megatron = initialize_megatron
 
 
-def _configuration(module: ModuleType, patches: Patches) -> None:
+def _configuration(module: Any, patches: Patches) -> None:
     """Switch off what only a GPU can honour, just before Bridge validates the configuration."""
     train = module.pretrain
 

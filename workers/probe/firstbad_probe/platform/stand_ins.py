@@ -160,7 +160,7 @@ def install(patches: Patches, callbacks: ImportCallbacks) -> None:
         )
 
 
-def _unchecked_video_processor(module: ModuleType, patches: Patches) -> None:
+def _unchecked_video_processor(module: Any, patches: Patches) -> None:
     """Transformers hides its video processors without torchvision, then refuses a real one as unknown."""
     check = module.ProcessorMixin.check_argument_for_proper_class
 
