@@ -46,7 +46,9 @@ class Proposal:
 def proposals(job: TrainingJob, capacity_bytes: int, calibration: Calibration) -> Iterator[Proposal]:
     yield from _allocator(job)
     yield from _loss(job)
-    yield from _recompute(job)
+    yield from selective_proposals(job)
+    if job.recompute.granularity is not Granularity.FULL:
+        yield from _full(job)
     yield from _states(job)
     yield from _experts(job, capacity_bytes, calibration)
     yield from _batch(job)
@@ -105,7 +107,8 @@ _SELECTIVE: tuple[tuple[str, tuple[str, ...], float | None, str], ...] = (
 )
 
 
-def _recompute(job: TrainingJob) -> Iterator[Proposal]:
+def selective_proposals(job: TrainingJob) -> Iterator[Proposal]:
+    """Every selective module that this job's layers have and that is not recomputed yet."""
     kinds = {layer.feed_forward for layer in job.text.layers}
     applicable = {
         "moe_act": FeedForward.EXPERTS in kinds,
@@ -133,7 +136,6 @@ def _recompute(job: TrainingJob) -> Iterator[Proposal]:
             recompute_slowdown(job, "experts") + 0.031 + (EXCHANGE_SHARE / 2 if job.layout.expert > 1 else 0),
             "sum of the two; measured: Nemotron-3-Nano passes with them",
         )
-    yield from _full(job)
 
 
 def _selective(job: TrainingJob, modules: frozenset[str], slowdown: float, source: str) -> Proposal:

@@ -255,6 +255,7 @@ def _recompute(model: Section, notes: list[str]) -> Recompute:
 
 
 def _optimizer(optimizer: Section, ddp: Section, precision: Precision) -> OptimizerSetup:
+    optimizer.get("bf16"), optimizer.get("fp16")  # the model's own, once more
     aware = optimizer.flag("use_precision_aware_optimizer")
     master = 4 if precision.parameter_bytes < 4 else 0
     names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")

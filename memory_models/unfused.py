@@ -125,17 +125,18 @@ def attention_buffer_bytes(job: TrainingJob) -> int:
 
 def forward_tensors(job: TrainingJob) -> tuple[Kept, ...]:
     """Alive within a layer's forward only: the scores before their softmax."""
-    width = job.precision.activation_bytes
+    width = 4 if job.softmax_in_float else job.precision.activation_bytes
     return (Kept(D, "attention scores", "a*b*nh*s^2/t", scores_bytes(job, width)),)
 
 
 def mixer_gradients(job: TrainingJob) -> tuple[Kept, ...]:
     """Gradients of probabilities, of scores and of scores before their mask; and of the streams."""
     a = job.precision.activation_bytes
-    width = 4 if job.softmax_in_float else a
+    # In float the 16-bit gradient is gone when the second float one is made.
+    width = 8 if job.softmax_in_float and a < 4 else 3 * a
     stream = a * job.residual_tokens * job.text.hidden_size
     return (
-        Kept(D, "gradients of probabilities and scores", "3*a*b*nh*s^2/t", scores_bytes(job, 3 * width)),
+        Kept(D, "gradients of probabilities and scores", "3*a*b*nh*s^2/t", scores_bytes(job, width)),
         Kept(D, "gradients of streams", "5*a*n*h", 5 * stream),
     )
 
