@@ -21,6 +21,7 @@ ROUTED = ("language_model.decoder.layers.0.mlp",)
         ("multi_modal_projector", "projector", "projector"),
         ("language_model.decoder.layers.0.self_attention.linear_qkv", "decoder", "decoder"),
         ("language_model.decoder.layers.0", "decoder", "decoder"),
+        ("decoder.layers.0.self_attention.q_projection", "decoder", "decoder"),
         ("language_model.decoder.layers.1.mlp.linear_fc1", "decoder", "decoder"),
         ("language_model.decoder.final_layernorm", "decoder", "decoder"),
         ("language_model.rotary_pos_emb", "decoder", "decoder"),

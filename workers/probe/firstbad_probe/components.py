@@ -23,7 +23,15 @@ OPTIMIZER = "optimizer"
 DATA = "data"
 IDLE = "idle"
 
-_PROJECTOR_NAMES = ("merger", "deepstack_merger", "projector", "projection", "multi_modal_projector")
+_PROJECTOR_NAMES = (
+    "merger",
+    "deepstack_merger",
+    "multi_modal_proj",
+    "mm_proj",
+    "vision_proj",
+    "encoder_proj",
+    "projector",
+)
 _VISION_NAMES = ("vision", "visual", "vit", "image_encoder", "clip")
 _LOSS_NAMES = ("embedding", "word_embeddings", "output_layer", "lm_head", "embed_tokens")
 _DECODER_NAMES = ("decoder", "layers", "rotary_pos_emb", "mtp")
@@ -56,7 +64,7 @@ def scope_of_path(path: str, *, routed: Iterable[str] = ()) -> Scope:
     """
     names = path.split(".") if path else []
     component = activity = EMBEDDING_AND_LOSS
-    if any(_is_projector(name) for name in names):
+    if any(name.startswith(_PROJECTOR_NAMES) for name in names):
         component = activity = PROJECTOR
     elif any(name.startswith(_VISION_NAMES) for name in names):
         component = activity = VISION
@@ -69,10 +77,6 @@ def scope_of_path(path: str, *, routed: Iterable[str] = ()) -> Scope:
     elif any(name in _DECODER_NAMES for name in names):
         component = activity = DECODER
     return Scope(component, activity, path or "model")
-
-
-def _is_projector(name: str) -> bool:
-    return name.startswith(("merger", "deepstack_merger")) or name.endswith(_PROJECTOR_NAMES)
 
 
 def component_of_classes(class_names: Iterable[str]) -> str:

@@ -158,7 +158,8 @@ def _file_of(module_name: str) -> str | None:
     if file is None:
         folders = list(getattr(module, "__path__", []))
         file = folders[0] if folders else None
-    return os.path.abspath(file) if isinstance(file, str) else None
+    # Some modules made in memory claim a relative file that is not there.
+    return os.path.abspath(file) if isinstance(file, str) and os.path.exists(file) else None
 
 
 def repository_of(script: str) -> Path:
