@@ -78,9 +78,8 @@ def main() -> None:
     if options.json:
         print(json.dumps(row))
     else:
-        print(
-            f"{row['layouts']} layouts in {seconds:.2f} s of one core: {row['estimates_per_second']:.0f} a second"
-        )
+        rate = row["estimates_per_second"]
+        print(f"{row['layouts']} layouts in {seconds:.2f} s of one core: {rate:.0f} a second")
         print(f"smallest: {smallest.layout}, {smallest.recompute}")
     if options.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)

@@ -310,8 +310,8 @@ def _kernels(job: TrainingJob) -> Iterator[Advice]:
                 "model.moe_flex_dispatcher_backend": "hybridep",
                 f"env_vars.{TOPOLOGY_VARIABLE}": "ranks that share NVLink",
             },
-            gate=f"{TOPOLOGY_VARIABLE} is set to the ranks of one NVLink domain, or alltoall stays",
-            reason="the default on GB200-class systems; its buffers, outside the allocator, are not estimated",
+            gate=f"{TOPOLOGY_VARIABLE} holds the ranks of one NVLink domain; else alltoall stays",
+            reason="the default on GB200-class systems; its buffers are outside the allocator, not estimated",
             estimate_bytes=None,
             fits=True,
         )

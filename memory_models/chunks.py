@@ -7,7 +7,6 @@ instants.py.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -59,45 +58,50 @@ def chunk_activations(job: TrainingJob, chunk: Chunk, *, final: bool) -> ChunkAc
     layers = [job.text.layers[index] for index in chunk.layers]
     if chunk.extra_prediction:
         layers += [job.text.layers[-1]] * job.text.extra_prediction_layers
-    treatments = _treatments(job, layers, final=final)
-    halves = {layer: layer_halves(job, layer) for layer in dict.fromkeys(layers)}
-    stays = {
-        treatment: _stays(job, treatment, halves[treatment.layer]) for treatment in dict.fromkeys(treatments)
-    }
+    runs = _runs(job, layers, final=final)
+    halves = {treatment.layer: layer_halves(job, treatment.layer) for treatment, _ in runs}
+    stays = {treatment: _stays(job, treatment, halves[treatment.layer]) for treatment, _ in runs}
     output = _trained(loss.output_tensors(job), job.frozen.language) if chunk.last else ()
-    freed_first = merged([*_counted(treatments, stays), (output, 1)])
+    freed_first = merged([*_counted(runs, stays), (output, 1)])
     first = _first_chunk_tensors(job) if chunk.first else ()
     return ChunkActivations(
         kept=freed_first + merged([(first, 1)]),
         decoder=freed_first,
         forward=_layer_forward(job, layers[-1]) if layers else (),
-        backward=_backward_halves(job, treatments, halves, stays, output),
+        backward=_backward_halves(job, runs, halves, stays, output),
         tower=_tower_backward(job) if chunk.first else (),
         merge=_merge(job) if chunk.first else (),
     )
 
 
-def _treatments(job: TrainingJob, layers: list[Layer], *, final: bool) -> list[_Treatment]:
+def _runs(job: TrainingJob, layers: list[Layer], *, final: bool) -> list[tuple[_Treatment, int]]:
+    """The layers in order, those that follow each other and are treated alike as one run."""
     recompute, count = job.recompute, len(layers)
-    uniform = recompute.method == "uniform"
     full = recompute.granularity is Granularity.FULL
+    recomputed = count if recompute.method == "uniform" else recompute.layers
     group = _group(job, count)
-    return [
-        _Treatment(
+    runs: list[tuple[_Treatment, int]] = []
+    before: tuple[Layer, bool, bool, bool] | None = None
+    for position, layer in enumerate(layers):
+        kind = (
             layer,
-            full and (uniform or position < recompute.layers),
+            full and position < recomputed,
             position % group == 0,
             bool(job.offload) and not (final and position == count - 1),
         )
-        for position, layer in enumerate(layers)
-    ]
+        if before is not None and layer is before[0] and kind[1:] == before[1:]:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((_Treatment(*kind), 1))
+        before = kind
+    return runs
 
 
 def _counted(
-    treatments: list[_Treatment], stays: Mapping[_Treatment, _Halves]
+    runs: list[tuple[_Treatment, int]], stays: Mapping[_Treatment, _Halves]
 ) -> list[tuple[tuple[Kept, ...], int]]:
     """What stays of these layers, with how many of them are alike."""
-    return [(half, count) for treatment, count in Counter(treatments).items() for half in stays[treatment]]
+    return [(half, count) for treatment, count in runs for half in stays[treatment]]
 
 
 def layer_halves(job: TrainingJob, layer: Layer) -> tuple[tuple[Kept, ...], tuple[Kept, ...]]:
@@ -155,25 +159,26 @@ def _checkpoint_input(job: TrainingJob) -> Kept:
 
 def _backward_halves(
     job: TrainingJob,
-    treatments: list[_Treatment],
+    runs: list[tuple[_Treatment, int]],
     halves: Mapping[Layer, _Halves],
     stays: Mapping[_Treatment, _Halves],
     output: tuple[Kept, ...],
 ) -> tuple[HalfBackward, ...]:
     """Backward goes from the last layer to the first: the last of each kind meets the most kept tensors."""
     found: list[HalfBackward] = []
-    last = {treatment: position for position, treatment in enumerate(treatments)}
+    layers = sum(count for _, count in runs)
+    last = {treatment: position for position, (treatment, _) in enumerate(runs)}
     for treatment, position in last.items():
         layer = treatment.layer
         mixer, feed_forward = halves[layer]
         if treatment.full:
-            group = _group(job, len(treatments))
+            group = _group(job, layers)
             again = [(mixer, group), (feed_forward, group)]
             later = [(mixer, group), (feed_forward, group - 1)]
         else:
             again = [(tuple(tensor for tensor in feed_forward if _dropped(job, layer, tensor)), 1)]
             later = [(tuple(tensor for tensor in mixer if _dropped(job, layer, tensor)), 1)]
-        gone = [*_counted(treatments[position + 1 :], stays), (output, 1)]
+        gone = [*_counted(runs[position + 1 :], stays), (output, 1)]
         kept_mixer, kept_feed_forward = stays[treatment]
         found.append(
             HalfBackward(

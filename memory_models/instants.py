@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 
 from memory_models import loss
 from memory_models.breakdown import Category, Component
@@ -24,13 +23,12 @@ from memory_models.states import states
 from memory_models.tensors import Instant, Kept, Part
 
 
-@lru_cache(maxsize=1024)
 def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Instant, ...]:
     """Every instant of a step on a rank of this pipeline stage, the widest first."""
     weights = stage_weights(job, stage)
     held = states(job, weights)
     runtime = runtime_parts(job, stage, calibration)
-    gathered = fsdp_parts(job, weights)
+    around = runtime + fsdp_parts(job, weights)
     chunks = job.chunks[stage]
     holding = [chunk for chunk in chunks if chunk.layers or chunk.extra_prediction]
     activations = [chunk_activations(job, chunk, final=chunk in holding[-1:]) for chunk in chunks]
@@ -43,29 +41,21 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
         group=layout.microbatch_group or layout.pipeline,
         overlap=job.routing.exchange_overlap,
     )
-    found: dict[str, Instant] = {}
+    widest: dict[str, tuple[int, tuple[Part, ...]]] = {}
     for flight in moments:
-        for name, parts in _moment(job, chunks, activations, flight):
-            instant = Instant(
-                name=name, first_step=False, parts=held.lasting + runtime + gathered + tuple(parts)
-            )
-            if name not in found or found[name].total_bytes < instant.total_bytes:
-                found[name] = instant
-    without = set(held.moments)
-    first = [
-        Instant(
-            name=instant.name,
-            first_step=True,
-            parts=tuple(part for part in instant.parts if part not in without),
-        )
-        for instant in found.values()
+        for name, found in _moment(job, chunks, activations, flight):
+            size = sum(part.bytes for part in found)
+            if name not in widest or widest[name][0] < size:
+                widest[name] = (size, (*around, *found))
+    instants = [
+        Instant(name=name, first_step=first, parts=(held.first if first else held.lasting) + parts)
+        for name, (_, parts) in widest.items()
+        for first in (False, True)
     ]
-    build = Instant(name="model build", first_step=True, parts=held.parameters + held.gradients)
-    step = Instant(
-        name="optimizer step", first_step=False, parts=held.lasting + runtime + _step_parts(job, held.masters)
-    )
-    everything = [*found.values(), step, *first, build]
-    return tuple(sorted(everything, key=lambda instant: (-instant.total_bytes, instant.first_step)))
+    step = held.lasting + runtime + _step_parts(job, held.masters)
+    instants.append(Instant(name="optimizer step", first_step=False, parts=step))
+    instants.append(Instant(name="model build", first_step=True, parts=held.parameters + held.gradients))
+    return tuple(sorted(instants, key=lambda instant: (-instant.total_bytes, instant.first_step)))
 
 
 def _step_parts(job: TrainingJob, masters: tuple[Part, ...]) -> tuple[Part, ...]:

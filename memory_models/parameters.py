@@ -11,17 +11,21 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 from memory_models.breakdown import Component
 from memory_models.job import Frozen, TrainingJob
+from memory_models.layer_weights import (
+    attention_weights,
+    expert_weights,
+    gated_delta_weights,
+    mamba_weights,
+    norm_weights,
+    share,
+)
 from memory_models.layout import Chunk
 from memory_models.shapes import (
-    AttentionShape,
     FeedForward,
-    GatedDeltaShape,
     Layer,
-    MambaShape,
     Mixer,
     Norm,
     TextShape,
@@ -47,26 +51,6 @@ class Weights:
     copy: bool = False
     layer_unit: bool = True  #: part of a transformer layer, the unit that FSDP gathers
     count: int = 1  #: how many layers these are the weights of
-
-
-class _Add(Protocol):
-    def __call__(
-        self,
-        component: Component,
-        name: str,
-        formula: str,
-        elements: int,
-        shards: int = 1,
-        *,
-        experts: bool = False,
-    ) -> None: ...
-
-
-def share(elements: int, shards: int, what: str) -> int:
-    """Elements on one of ``shards`` ranks; ValueError where the real code would refuse to split."""
-    if elements % shards:
-        raise ValueError(f"{what} ({elements}) does not divide over {shards} ranks")
-    return elements // shards
 
 
 def stage_weights(job: TrainingJob, stage: int) -> tuple[Weights, ...]:
@@ -108,7 +92,10 @@ def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, 
                     layer_unit=False,
                 )
             )
-    for layer, count in Counter(text.layers[index] for index in chunk.layers).items():
+    kinds = {id(layer): layer for layer in text.layers}
+    counts = Counter(id(text.layers[index]) for index in chunk.layers)
+    for kind, count in counts.items():
+        layer = kinds[kind]
         found += [
             replace(weights, elements=count * weights.elements, count=count)
             for weights in layer_weights(job, layer)
@@ -121,7 +108,7 @@ def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, 
                 component=Component.DECODER,
                 name="final norm",
                 formula="h" if text.norm is Norm.RMS else "2h",
-                elements=_norm(text, text.hidden_size),
+                elements=norm_weights(text, text.hidden_size),
                 trainable=not job.frozen.language,
                 layer_unit=False,
             )
@@ -146,10 +133,6 @@ def _embedding(text: TextShape, job: TrainingJob, name: str, *, copy: bool) -> W
         copy=copy,
         layer_unit=False,
     )
-
-
-def _norm(text: TextShape, size: int) -> int:
-    return size if text.norm is Norm.RMS else 2 * size
 
 
 def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
@@ -185,13 +168,13 @@ def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
         )
 
     norms = (layer.mixer is not Mixer.NONE) + (layer.feed_forward is not FeedForward.NONE)
-    add(Component.DECODER, "layer norms", "h or 2h each", norms * _norm(text, hidden))
+    add(Component.DECODER, "layer norms", "h or 2h each", norms * norm_weights(text, hidden))
     if layer.mixer is Mixer.ATTENTION:
-        _attention_weights(text, tensor, add)
+        attention_weights(text, tensor, add)
     elif layer.mixer is Mixer.MAMBA:
-        _mamba_weights(text, tensor, add)
+        mamba_weights(text, tensor, add)
     elif layer.mixer is Mixer.GATED_DELTA:
-        _gated_delta_weights(text, tensor, add)
+        gated_delta_weights(text, tensor, add)
     if layer.feed_forward is FeedForward.DENSE:
         width = share(text.feed_forward_size, tensor, "the feed-forward size")
         matrices = 2 + text.activation.gated
@@ -200,142 +183,8 @@ def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
             add(Component.DECODER, "feed-forward bias in", "ffn/t", (matrices - 1) * width, tensor)
             add(Component.DECODER, "feed-forward bias out", "h", hidden)
     elif layer.feed_forward is FeedForward.EXPERTS:
-        _expert_weights(text, tensor, expert, expert_tensor, add)
+        expert_weights(text, tensor, expert, expert_tensor, add)
     return tuple(found)
-
-
-def _attention_weights(text: TextShape, tensor: int, add: _Add) -> None:
-    hidden, shape = text.hidden_size, text.attention
-    if isinstance(shape, AttentionShape):
-        groups = max(
-            shape.groups, tensor
-        )  # key and value heads are replicated where there are fewer than ranks
-        gate = 2 if shape.output_gate else 1
-        queries = share(shape.query_size, tensor, "the query size")
-        keys = share(groups * shape.head_size, tensor, "the key size")
-        replicated = groups // shape.groups
-        add(Component.DECODER, "query", "h*nh*d/t", hidden * queries * gate, tensor)
-        add(Component.DECODER, "key and value", "2*h*nkv*d/t", 2 * hidden * keys, tensor // replicated)
-        add(Component.DECODER, "attention output", "nh*d*h/t", queries * hidden, tensor)
-        if shape.qkv_bias or text.linear_bias:
-            add(Component.DECODER, "query bias", "nh*d/t", queries * gate, tensor)
-            add(Component.DECODER, "key and value bias", "2*nkv*d/t", 2 * keys, tensor // replicated)
-        if text.linear_bias:
-            add(Component.DECODER, "attention output bias", "h", hidden)
-        if shape.qk_norm:
-            add(Component.DECODER, "query and key norms", "2d", 2 * _norm(text, shape.head_size))
-        return
-    heads = share(shape.heads, tensor, "the attention heads")
-    per_head = shape.head_size + shape.rotary_size
-    if shape.query_rank is None:
-        add(Component.DECODER, "query", "h*nh*(d+r)/t", hidden * heads * per_head, tensor)
-    else:
-        add(Component.DECODER, "query down", "h*rq", hidden * shape.query_rank)
-        add(Component.DECODER, "query up", "rq*nh*(d+r)/t", shape.query_rank * heads * per_head, tensor)
-    add(
-        Component.DECODER,
-        "key and value down",
-        "h*(rkv+r)",
-        hidden * (shape.key_value_rank + shape.rotary_size),
-    )
-    add(
-        Component.DECODER,
-        "key and value up",
-        "rkv*nh*(d+v)/t",
-        shape.key_value_rank * heads * (shape.head_size + shape.value_size),
-        tensor,
-    )
-    add(Component.DECODER, "attention output", "nh*v*h/t", heads * shape.value_size * hidden, tensor)
-    if shape.norm:
-        add(
-            Component.DECODER,
-            "low-rank norms",
-            "rq+rkv",
-            _norm(text, (shape.query_rank or 0) + shape.key_value_rank),
-        )
-
-
-def _expert_weights(text: TextShape, tensor: int, expert: int, expert_tensor: int, add: _Add) -> None:
-    experts, hidden = text.experts, text.hidden_size
-    assert experts is not None
-    matrices = 2 + text.activation.gated
-    inner = experts.latent_size or hidden
-    width = share(experts.size, expert_tensor, "the width of an expert")
-    count = share(experts.count, expert, "the number of experts")
-    add(Component.EXPERTS, "router", "h*E", hidden * experts.count)
-    add(
-        Component.EXPERTS,
-        "routed experts",
-        f"E/ep*{matrices}*h*f/etp",
-        count * matrices * inner * width,
-        expert * expert_tensor,
-        experts=True,
-    )
-    if text.linear_bias:
-        add(
-            Component.EXPERTS,
-            "expert biases in",
-            "E/ep*f/etp",
-            count * (matrices - 1) * width,
-            expert * expert_tensor,
-            experts=True,
-        )
-        add(Component.EXPERTS, "expert biases out", "E/ep*h", count * inner, expert, experts=True)
-    if experts.latent_size:
-        add(Component.EXPERTS, "latent projections", "2*h*latent", 2 * hidden * experts.latent_size)
-    if experts.shared_size:
-        shared = share(experts.shared_size, tensor, "the shared expert's size")
-        add(Component.EXPERTS, "shared expert", f"{matrices}*h*fs/t", matrices * hidden * shared, tensor)
-        if text.linear_bias:
-            add(Component.EXPERTS, "shared expert bias in", "fs/t", (matrices - 1) * shared, tensor)
-            add(Component.EXPERTS, "shared expert bias out", "h", hidden)
-        if experts.shared_gate:
-            add(Component.EXPERTS, "shared expert gate", "h", hidden)
-
-
-def _mamba_weights(text: TextShape, tensor: int, add: _Add) -> None:
-    shape, hidden = text.mamba, text.hidden_size
-    assert isinstance(shape, MambaShape)
-    inner = share(shape.inner_size, tensor, "the inner size of Mamba")
-    states = share(max(shape.groups, tensor), tensor, "the groups of Mamba") * shape.state_size
-    heads = share(shape.heads, tensor, "the heads of Mamba")
-    mixed = inner + 2 * states
-    add(
-        Component.DECODER,
-        "Mamba input",
-        "h*(2*inner+2*g*state+nh)/t",
-        hidden * (2 * inner + 2 * states + heads),
-        tensor,
-    )
-    add(
-        Component.DECODER,
-        "Mamba convolution",
-        "(inner+2*g*state)*(k+1)/t",
-        mixed * (shape.convolution + 1),
-        tensor,
-    )
-    add(Component.DECODER, "Mamba scalars and norm", "(3*nh+inner)/t", 3 * heads + inner, tensor)
-    add(Component.DECODER, "Mamba output", "inner*h/t", inner * hidden, tensor)
-
-
-def _gated_delta_weights(text: TextShape, tensor: int, add: _Add) -> None:
-    shape, hidden = text.gated_delta, text.hidden_size
-    assert isinstance(shape, GatedDeltaShape)
-    keys = share(shape.key_heads * shape.key_size, tensor, "the keys of gated delta")
-    values = share(shape.value_heads * shape.value_size, tensor, "the values of gated delta")
-    heads = share(shape.value_heads, tensor, "the value heads of gated delta")
-    mixed = 2 * keys + values
-    add(
-        Component.DECODER,
-        "gated delta input",
-        "h*(2*k+2*v+2*nv)/t",
-        hidden * (mixed + values + 2 * heads),
-        tensor,
-    )
-    add(Component.DECODER, "gated delta convolution", "(2k+v)*c/t", mixed * shape.convolution, tensor)
-    add(Component.DECODER, "gated delta scalars", "2*nv/t", 2 * heads, tensor)
-    add(Component.DECODER, "gated delta norm", "dv", shape.value_size)
-    add(Component.DECODER, "gated delta output", "v*h/t", values * hidden, tensor)
 
 
 def _extra_prediction_weights(job: TrainingJob) -> list[Weights]:
@@ -349,7 +198,7 @@ def _extra_prediction_weights(job: TrainingJob) -> list[Weights]:
                 component=Component.DECODER,
                 name="prediction norms",
                 formula="3h",
-                elements=3 * _norm(text, hidden),
+                elements=3 * norm_weights(text, hidden),
                 trainable=not job.frozen.language,
             )
         )

@@ -90,9 +90,13 @@ def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:
     """
     if job.implementation is not Implementation.PRODUCTION or not job.gradient_accumulation_fusion:
         return 0
-    kinds = {job.text.layers[index] for chunk in job.chunks[stage] for index in chunk.layers}
+    held = {
+        id(layer): layer
+        for chunk in job.chunks[stage]
+        for layer in map(job.text.layers.__getitem__, chunk.layers)
+    }
     shapes: dict[str, int] = {}
-    for layer in kinds:
+    for layer in held.values():
         for weights in layer_weights(job, layer):
             if weights.trainable and weights.name in _CACHED:
                 elements = weights.elements

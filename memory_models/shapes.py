@@ -161,6 +161,9 @@ class TextShape:
     residual_streams: int = 1  #: hyper-connections keep this many residuals
 
     def __post_init__(self) -> None:
+        # Equal layers become one object: estimates tell kinds of layers apart by identity.
+        kinds: dict[Layer, Layer] = {}
+        object.__setattr__(self, "layers", tuple(kinds.setdefault(layer, layer) for layer in self.layers))
         if self.hidden_size <= 0 or self.vocabulary <= 0:
             raise ValueError("a language model needs a hidden size and a vocabulary above 0")
         needs_experts = any(layer.feed_forward is FeedForward.EXPERTS for layer in self.layers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from memory_models.breakdown import Category, Cell, Component, MemoryBreakdown
@@ -59,7 +60,7 @@ class Instant:
     first_step: bool  #: before the optimizer made its moments
     parts: tuple[Part, ...]
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         return sum(part.bytes for part in self.parts)
 
