@@ -30,6 +30,7 @@ from memory_models.reading import Reading, read_bridge_config
 from memory_models.remedies import Remedy, find_remedies
 from memory_models.shapes import ImageLoad
 from workers.context import WorkerContext
+from workers.launching import PROBE_FOLDER
 from workers.resolution import open_mirror
 
 #: More would bury the few that changed something.
@@ -61,7 +62,7 @@ def gather_evidence(
         profile=profile.name,
         started_at=row.created_at,
         finished_at=row.updated_at,
-        launch=_launch(profile, row.request.get("overrides") or {}),
+        launch=_launch(profile, spec, row.request.get("overrides") or {}),
         posterior=Search.replay(spec, ledger).probabilities(),
     )
     pair = compared_commits(spec, ledger, finding)
@@ -125,21 +126,43 @@ def _git_evidence(mirror: Mirror, spec: BisectionSpec, finding: Finding) -> dict
     }
 
 
-def _launch(profile: Profile, overrides: Mapping[str, Any]) -> Launch:
+def _launch(profile: Profile, spec: BisectionSpec, overrides: Mapping[str, Any]) -> Launch:
     """How people start the job by hand: the last adapter is the one for the newest commits."""
     adapter: LaunchAdapter = profile.launch[-1]
     environment = profile.environment
+    words = {"{steps}": str(profile.steps), "{data}": profile.data.path or "", "{workspace}": "."}
+    by_hand = dict(adapter.env)
+    if "firstbad_probe" in adapter.command:
+        by_hand |= _probe_environment(profile, spec)
     return Launch(
-        command=tuple(adapter.command),
+        command=tuple(_filled(word, words) for word in adapter.command),
         override_syntax=adapter.override,
         overrides=dict(overrides),
-        environment=dict(adapter.env),
+        environment=by_hand,
         lock_path=environment.lock or "",
         setup=_setup(profile),
         python=environment.python
         if environment.kind == "interpreter" and environment.python
         else ".venv/bin/python",
     )
+
+
+def _probe_environment(profile: Profile, spec: BisectionSpec) -> dict[str, str]:
+    """What the probe must be told; it writes beside the job."""
+    environment = {
+        "PYTHONPATH": f"{PROBE_FOLDER}:.",
+        "FIRSTBAD_DEVICE": profile.device,
+        "FIRSTBAD_PROBE_DIRECTORY": ".",
+    }
+    if spec.criterion.capacity_bytes is not None:
+        environment["FIRSTBAD_CAPACITY_BYTES"] = str(spec.criterion.capacity_bytes)
+    return environment
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
 
 
 def _setup(profile: Profile) -> tuple[tuple[str, ...], ...]:

@@ -6,27 +6,20 @@ the repair; nothing is retried that would be refused again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bisection.adapters.catalogue import CatalogueError, Profile
-from bisection.adapters.mirror import BadRange, Mirror, MirrorError, MissingPath, UnknownRef, Unreachable
+from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.criteria import Criterion
 from bisection.finding import Finding, FindingKind
 from bisection.forecast import forecast
+from bisection.measurement import Measurement, Outcome
 from bisection.specification import BisectionSpec, Budget
 from workers.context import WorkerContext
 from workers.workspaces import mirror_of
-
-#: What git refused, as pages of docs/errors.
-PROBLEMS: Mapping[type[MirrorError], str] = {
-    MirrorError: "repository-unreadable",
-    Unreachable: "repository-unreachable",
-    UnknownRef: "unknown-ref",
-    BadRange: "bad-range",
-    MissingPath: "missing-path",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +61,7 @@ def resolve(
         commits = mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths)
         criterion = criterion_of(request, profile)
     except MirrorError as error:
-        return rejected(str(error), PROBLEMS[type(error)])
+        return rejected(str(error), error.problem)
     except CatalogueError as error:
         return rejected(str(error), "repository-not-registered")
     except ValueError as error:
@@ -86,3 +79,18 @@ def resolve(
         workers=workers,
     )
     return Resolved(spec=spec, plan=forecast(spec, past_seconds).to_json())
+
+
+#: How training scripts, Hydra and argparse say that a key is not theirs.
+_NO_SUCH_KEY = re.compile(
+    r"has no key|not in struct|unknown (?:configuration )?key"
+    r"|unrecognized arguments|no such option|no attribute",
+    re.IGNORECASE,
+)
+
+
+def refused_key(measurement: Measurement, overrides: Mapping[str, Any]) -> str | None:
+    """The override that the training script did not know, if that is why it failed."""
+    if measurement.outcome is not Outcome.CRASHED or not _NO_SUCH_KEY.search(measurement.reason):
+        return None
+    return next((key for key in overrides if key.split(".")[-1] in measurement.reason), None)

@@ -166,6 +166,19 @@ def test_a_cancelled_trial_is_told_so_at_the_next_heartbeat(database: Database, 
     assert not trials.complete(claim, measured(), {})
 
 
+def test_a_cancelled_trial_that_is_wanted_after_all_is_queued_again(database: Database, running: str) -> None:
+    trials = Trials(database)
+    assert trials.apply(running, 1, queue="pool", add=[trial()])
+    cancelled = claimed(trials)
+    assert trials.apply(running, 2, queue="pool", cancel=[trial()])
+    assert trials.apply(running, 3, queue="pool", add=[trial()])
+    assert trials.beat(cancelled) is Beat.FENCED
+    again = claimed(trials, "other")
+    assert not trials.complete(cancelled, measured(), {})
+    assert trials.complete(again, measured(), {})
+    assert len(trials.of(running)) == 1
+
+
 def test_a_trial_that_is_handed_back_is_run_by_the_next_worker(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial()])

@@ -14,7 +14,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 
 from bisection.adapters.storage.bisections import Status, append_event
 from bisection.adapters.storage.database import Database, new_id, now
@@ -91,6 +91,38 @@ def _trial(row: Row[Any]) -> TrialRow:
     )
 
 
+def _queue(
+    connection: Connection, bisection_id: str, queue: str, trial: Trial, ordinal: int
+) -> dict[str, Any]:
+    """Queue a trial; one that was cancelled and is wanted after all is queued again."""
+    queued = {"status": TrialStatus.QUEUED.value, "queued_at": time.time(), "trial": trial.to_json()}
+    again = connection.execute(
+        update(trials)
+        .where(
+            trials.c.bisection_id == bisection_id,
+            trials.c.key == trial.key,
+            trials.c.status == TrialStatus.CANCELLED.value,
+        )
+        .values(**queued, ended_at=None, published_at=None)
+        .returning(trials.c.id, trials.c.ordinal)
+    ).first()
+    if again:
+        return {"trial": again.id, "ordinal": again.ordinal}
+    row = {
+        "id": new_id(),
+        "bisection_id": bisection_id,
+        "key": trial.key,
+        "ordinal": ordinal,
+        "queue": queue,
+        "created_at": now(),
+        "claim": 0,
+        "progress": "",
+        **queued,
+    }
+    connection.execute(insert(trials).values(row))
+    return {"trial": row["id"], "ordinal": ordinal}
+
+
 class Trials:
     """Adds, hands out and completes trials."""
 
@@ -152,26 +184,8 @@ class Trials:
                 select(func.count()).where(trials.c.bisection_id == bisection_id)
             ).scalar_one()
             for offset, trial in enumerate(add):
-                row = {
-                    "id": new_id(),
-                    "bisection_id": bisection_id,
-                    "key": trial.key,
-                    "ordinal": count + offset,
-                    "trial": trial.to_json(),
-                    "queue": queue,
-                    "status": TrialStatus.QUEUED.value,
-                    "created_at": now(),
-                    "queued_at": time.time(),
-                    "claim": 0,
-                    "progress": "",
-                }
-                connection.execute(insert(trials).values(row))
-                append_event(
-                    connection,
-                    bisection_id,
-                    "trial_queued",
-                    {"trial": row["id"], "ordinal": row["ordinal"], **trial.to_json()},
-                )
+                row = _queue(connection, bisection_id, queue, trial, count + offset)
+                append_event(connection, bisection_id, "trial_queued", {**row, **trial.to_json()})
             for trial in cancel:
                 connection.execute(
                     update(trials)
