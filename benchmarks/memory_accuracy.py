@@ -1,10 +1,14 @@
 """Estimates of measured runs of Megatron-LM, for scoring against the allocator's peak.
 
 usage: memory_accuracy.py --records FILE --out ESTIMATES.jsonl [--defaults FILE] [--leave-one-group-out]
+       memory_accuracy.py --records FILE --events FILE [--defaults FILE]
 
 A record holds a run's arguments and the peak of its last rank since the start of the process
 (so: the last pipeline stage, and the first step counts). With ``--leave-one-group-out`` every
 fitted constant is fitted anew on the other groups; without it the shipped constants are used.
+
+An event is a jump of measured memory between two records of one case, named by ``ids``. Those whose
+configuration changed in what decides memory are listed: measured and estimated delta, and the keys.
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memory_models.breakdown import MIB
 from memory_models.calibration import DEFAULT, Band, Calibration
+from memory_models.comparison import differences
+from memory_models.configuration_keys import BRIDGE_KEYS
 from memory_models.estimation import RankEstimate, estimate_rank, rarely_measured
 from memory_models.job import Card, TrainingJob
 from memory_models.reading_megatron import read_megatron_arguments
@@ -71,13 +78,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--records", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--events", type=Path)
     parser.add_argument("--defaults", type=Path)
     parser.add_argument("--leave-one-group-out", action="store_true")
     options = parser.parse_args()
     records = [json.loads(line) for line in options.records.read_text().splitlines() if line.strip()]
     beside = options.defaults or options.records.with_name("defaults.json")
     defaults = json.loads(beside.read_text()) if beside.exists() else {}
+    if options.events:
+        print_events(records, defaults, options.events)
+    if options.out is None:
+        return
     jobs: dict[str, TrainingJob] = {}
     refused: list[tuple[str, str]] = []
     for record in records:
@@ -96,6 +108,25 @@ def main() -> None:
     print(f"{len(rows)} estimates, {len(refused)} records that cannot be laid out")
     for case, why in sorted(set(refused)):
         print(f"  {case}: {why}")
+
+
+def print_events(records: Sequence[Record], defaults: Mapping[str, Any], events: Path) -> None:
+    """One line for each event that a configuration explains, and how many deltas are right."""
+    by_id = {record["id"]: record for record in records}
+    count = right = near = 0
+    for line in events.read_text().splitlines():
+        event = json.loads(line)
+        if not event["memory_config_changed"] or any(name not in by_id for name in event["ids"]):
+            continue
+        before, after = (job_of(by_id[name], defaults) for name in event["ids"][:2])
+        estimated = last_rank(after, DEFAULT).allocated_bytes - last_rank(before, DEFAULT).allocated_bytes
+        measured = event["peak_after"] - event["peak_before"]
+        keys = sorted(BRIDGE_KEYS.get(path, path) for path, _, _ in differences(before, after))
+        count, right = count + 1, right + (measured * estimated > 0)
+        near += abs(estimated - measured) <= abs(measured) / 4
+        print(f"measured {measured / MIB:+9.0f} MiB, estimated {estimated / MIB:+9.0f}: {event['case']}")
+        print(f"    {', '.join(keys) or 'nothing that the model follows'}")
+    print(f"direction right in {right} of {count}, within a quarter of the measured delta in {near}")
 
 
 def estimates(

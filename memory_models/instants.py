@@ -157,7 +157,7 @@ def _loss_formula(implementation: CrossEntropy) -> str:
     return {
         CrossEntropy.UNFUSED: "(4+a)*q",
         CrossEntropy.NATIVE: "(8+a)*q",
-        CrossEntropy.TRANSFORMER_ENGINE: "2*a*q",
+        CrossEntropy.TRANSFORMER_ENGINE: "a*q",
         CrossEntropy.LINEAR: "0",
     }[implementation]
 

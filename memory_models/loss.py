@@ -41,13 +41,13 @@ def loss_bytes(job: TrainingJob) -> tuple[int, int]:
 
     Unfused: the float softmax stays (4q), made in place; with it the bf16 logits (2q) in forward
     or their gradient (2q) in backward. Native (compiled): float logits and softmax are two
-    tensors. Transformer Engine keeps one gradient in place of the logits.
+    tensors. Transformer Engine writes the gradient in the place of the logits.
     """
     q, a = logit_elements(job), job.precision.activation_bytes
     if job.cross_entropy is CrossEntropy.LINEAR:
         return 0, 0
     if job.cross_entropy is CrossEntropy.TRANSFORMER_ENGINE:
-        return a * q, 2 * a * q
+        return a * q, a * q
     if job.cross_entropy is CrossEntropy.NATIVE:
         return 4 * q, (8 + a) * q
     return 4 * q, (4 + a) * q
