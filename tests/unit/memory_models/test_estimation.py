@@ -12,6 +12,7 @@ from memory_models.estimation import estimate
 from memory_models.job import Frozen, Granularity, Recompute, TrainingJob
 from memory_models.layout import ParallelLayout
 from memory_models.parameters import model_parameters, stage_weights, whole
+from memory_models.presets import QWEN3_VL_235B_A22B
 from memory_models.shapes import ImageLoad
 from tests.unit.memory_models.jobs import MEGAPIXEL, qwen_30b, small_jobs
 
@@ -31,6 +32,38 @@ def test_states_of_30b_on_ep_8_are_what_a_dry_run_of_the_real_code_counted() -> 
     assert round(categories[Category.PARAMETERS] / GIB, 2) == 10.62
     assert round(categories[Category.GRADIENTS] / GIB, 2) == 21.25
     assert round(categories[Category.OPTIMIZER_STATES] / GIB, 2) == 5.43
+
+
+def states_gib(job: TrainingJob) -> float:
+    kinds = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATES)
+    categories = estimate(job).worst.breakdown.by_category()
+    return round(sum(categories[kind] for kind in kinds) / GIB, 1)
+
+
+def test_states_of_the_recipes_are_what_hand_arithmetic_says() -> None:
+    eight = qwen_30b(world_size=8)
+    assert states_gib(eight) == 75.3
+    assert states_gib(replace(eight, precision=replace(eight.precision, gradient_bytes=2))) == 64.7
+    assert states_gib(qwen_30b(world_size=16)) == 53.6
+    text, vision = QWEN3_VL_235B_A22B
+    layout = ParallelLayout(world_size=32, tensor=4, expert=32, sequence_parallel=True)
+    large = replace(eight, text=text, vision=vision, layout=layout, batch=replace(eight.batch, total=32))
+    assert states_gib(large) == 134.2
+
+
+def test_expert_tensor_size_unset_or_one_is_the_layout_change_of_bridge_4579() -> None:
+    """With ETP 1 instead of TP, weights and gradients of the experts double, their states stay."""
+    job = qwen_30b(tensor=2, expert=4)
+    before = replace(job, layout=replace(job.layout, expert_tensor=2))
+
+    def experts(some: TrainingJob, category: Category) -> int:
+        router = 2 * 48 * 2048 * 128 if category is Category.PARAMETERS else 4 * 48 * 2048 * 128
+        return cell(some, Component.EXPERTS, category) - router
+
+    for category in (Category.PARAMETERS, Category.GRADIENTS):
+        assert experts(job, category) == 2 * experts(before, category)
+    states = (cell(some, Component.EXPERTS, Category.OPTIMIZER_STATES) for some in (job, before))
+    assert len(set(states)) == 1
 
 
 def test_expert_activations_of_30b_are_the_three_tensors_of_32768_rows() -> None:
