@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from firstbad_probe.batch import Batches, count_padding, is_noise, padding_id_of
 from firstbad_probe.components import LOSS, Scope
 from firstbad_probe.configuration import to_plain
 from firstbad_probe.observer import Observer
+from firstbad_probe.record import invalid_reasons
 from firstbad_probe.scopes import FORWARD, STEP
 from firstbad_probe.settings import Settings
 
@@ -336,6 +338,17 @@ def batches() -> dict[str, Any]:
     return answer
 
 
+def doubtful_configuration() -> dict[str, Any]:
+    """Mock data by class, and routing that is forced."""
+    mock = type("MockVLMConversationProvider", (), {})()
+    watch = observer()
+    model = SimpleNamespace(image_token_id=9, moe_router_force_load_balancing=True)
+    for _ in range(2):
+        watch._see_configuration(SimpleNamespace(model=model, dataset=mock))
+    settings = replace(watch.settings, require_real_data=True, minimum_steps=0)
+    return {"notes": watch.notes, "invalid": invalid_reasons(settings, watch, {}, None)}
+
+
 def plain_configuration() -> Any:
     settings = Settings(directory=Path("there"), device="cpu", rank=0, world_size=1, local_world_size=1)
     return to_plain(
@@ -368,6 +381,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "interrupted": an_interrupted_module,
     "seconds": seconds,
     "batches": batches,
+    "doubtful": doubtful_configuration,
     "configuration": plain_configuration,
 }
 

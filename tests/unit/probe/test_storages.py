@@ -152,6 +152,16 @@ def test_the_padding_token_is_found_behind_the_data_iterator(scene: Scene) -> No
     assert scene("batches")["padding_ids"] == [7, 7, None]
 
 
+def test_mock_data_is_not_real_and_forced_routing_is_noted(scene: Scene) -> None:
+    assert scene("doubtful") == {
+        "notes": ["moe_router_force_load_balancing is on: routing is not the router's own"],
+        "invalid": [
+            "the data is not real: it comes from MockVLMConversationProvider",
+            "the data is not real: no batch was seen",
+        ],
+    }
+
+
 def test_a_configuration_becomes_plain_data(scene: Scene) -> None:
     plain = scene("configuration")
     assert plain["dtype"] == "torch.bfloat16"
