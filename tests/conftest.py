@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -14,12 +14,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI a skipped test is a failure, unless it needs a GPU, which CI never has."""
-    report: pytest.TestReport = yield  # type: ignore[misc]
+    report = yield
     if report.skipped and os.environ.get("CI") and "tests/gpu" not in item.nodeid:
         report.outcome = "failed"
-    return report  # type: ignore[return-value]
+    return report
 
 
 @pytest.fixture(autouse=True)

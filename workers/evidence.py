@@ -15,7 +15,7 @@ from bisection.adapters.catalogue import CatalogueError, LaunchAdapter, Profile
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import TrialRow, Trials
-from bisection.attribution import choose_measurement
+from bisection.attribution import choose_measurement, is_whole
 from bisection.commit_record import compared_commits
 from bisection.finding import Finding, FindingKind
 from bisection.measurement import Measurement
@@ -25,6 +25,7 @@ from bisection.search import Search
 from bisection.specification import BisectionSpec
 from bisection.way_back import Launch, RevertOutcome
 from memory_models.comparison import Comparison, compare
+from memory_models.estimation import estimate
 from memory_models.job import TrainingJob
 from memory_models.reading import Reading, read_bridge_config
 from memory_models.remedies import Remedy, find_remedies
@@ -186,7 +187,7 @@ def _estimates(
     try:
         old, new = (_read(side, profile) for side in (before, after))
         comparison: Comparison = compare(old.job, new.job)
-        remedies = _remedies(new.job, spec)
+        remedies = _remedies(new.job, spec, after.measurement)
     except ValueError as error:
         notes.append(f"No estimate: the memory model cannot follow this configuration: {error}")
         return {}
@@ -213,18 +214,28 @@ def _image_load(side: Side) -> ImageLoad | None:
     return ImageLoad(patches=round(patches / samples), images=max(1, round(measurement.images / samples)))
 
 
-def _remedies(job: TrainingJob, spec: BisectionSpec) -> tuple[RemedyRow, ...]:
+def _remedies(job: TrainingJob, spec: BisectionSpec, measured: Measurement | None) -> tuple[RemedyRow, ...]:
+    """Remedies for the bad configuration, from its measured peak where that is known.
+
+    What code keeps without the configuration saying so, no estimate sees; the saving is the model's,
+    the peak that it is taken from is the measured one.
+    """
     capacity = spec.criterion.capacity_bytes
     if capacity is None:
         return ()
-    return tuple(_row(remedy) for remedy in find_remedies(job, capacity)[:_MOST_REMEDIES])
+    unseen = 0
+    if measured is not None and is_whole(measured) and measured.peak is not None:
+        unseen = measured.peak.allocated_bytes - estimate(job).worst.breakdown.total_bytes
+    rows = [_row(remedy, unseen, capacity) for remedy in find_remedies(job, max(1, capacity - unseen))]
+    return tuple(rows[:_MOST_REMEDIES])
 
 
-def _row(remedy: Remedy) -> RemedyRow:
+def _row(remedy: Remedy, unseen_bytes: int, capacity_bytes: int) -> RemedyRow:
+    peak = max(0, remedy.estimate_bytes + unseen_bytes)
     return RemedyRow(
         title=remedy.title,
         change=dict(remedy.change),
-        estimate=RemedyEstimate(peak_bytes=remedy.estimate_bytes, slowdown=remedy.slowdown, fits=remedy.fits),
+        estimate=RemedyEstimate(peak_bytes=peak, slowdown=remedy.slowdown, fits=peak <= capacity_bytes),
         saving_bytes=remedy.saving_bytes,
         cost=remedy.cost,
         legal=remedy.legal,

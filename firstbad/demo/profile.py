@@ -10,7 +10,10 @@ import yaml
 from firstbad.demo.photographs import wheels
 from firstbad.demo.repository import BRANCH, Nightly
 
-REPOSITORY_NAME = "nightly"
+#: Installed apart, so that moving its pin needs no second environment with torch.
+OVERLAY = "nightly-photos"
+#: By pip, whose configuration says where this machine gets torch from.
+PIP_FIRST = ("torch",)
 #: Of one trial. Most take half a minute; with two cores and a load of fifteen, one took 141 seconds.
 TRIAL_SECONDS = 600.0
 
@@ -26,11 +29,11 @@ def write_profile(nightly: Nightly, catalogue_folder: Path) -> str:
     name = profile_name(nightly)
     _write(catalogue_folder / "profiles" / f"{name}.yaml", _profile(nightly, name, wheel_folder))
     repository = {
-        "name": REPOSITORY_NAME,
+        "name": name,
         "url": str(nightly.folder.resolve()),
         "default_branch": BRANCH,
     }
-    _write(catalogue_folder / "repositories" / f"{REPOSITORY_NAME}.yaml", repository)
+    _write(catalogue_folder / "repositories" / f"{name}.yaml", repository)
     return name
 
 
@@ -38,15 +41,13 @@ def _profile(nightly: Nightly, name: str, wheel_folder: Path) -> dict[str, Any]:
     return {
         "name": name,
         "description": "The nightly run on this machine's CPU, in a simulated device memory",
-        "repository": REPOSITORY_NAME,
+        "repository": name,
         "relevant_paths": ["train.py", "recipes/", "vlm/", "requirements.lock"],
         "environment": {
             "kind": "venv",
             "lock": "requirements.lock",
-            # Apart, so that moving its pin needs no second environment with torch.
-            "overlay": ["nightly-photos"],
-            # By pip, whose configuration says where this machine gets torch from.
-            "pip_first": ["torch"],
+            "overlay": [OVERLAY],
+            "pip_first": list(PIP_FIRST),
             "find_links": [str(wheel_folder.resolve())],
         },
         "launch": [
