@@ -20,6 +20,8 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
+    """The constants of one fit, and those that were not fitted."""
+
     #: Fitted: what an empty model allocates beyond the workspaces of runtime.py (rotary tables,
     #: tensors of the data loader, RNG states, masks). The median residual of dense runs.
     remainder_bytes: int = 9_576_448

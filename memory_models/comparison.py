@@ -45,6 +45,8 @@ class KeyEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
+    """Two estimates, and where their difference comes from."""
+
     before: Estimate
     after: Estimate
     delta: Mapping[Cell, int]  #: of the worst ranks' breakdowns, at their peaks

@@ -29,6 +29,7 @@ class RankEstimate:
 
     @property
     def peak(self) -> Instant:
+        """The widest instant: the peak since the process began."""
         return self.instants[0]
 
     @property
@@ -46,6 +47,7 @@ class RankEstimate:
 
     @property
     def allocated_bytes(self) -> int:
+        """What the allocator reports as its peak."""
         return self.peak.total_bytes
 
     @property
@@ -80,10 +82,13 @@ class RankEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
+    """The answer for a whole job."""
+
     ranks: tuple[RankEstimate, ...]  #: one for each pipeline stage, in order
 
     @property
     def worst(self) -> RankEstimate:
+        """The stage that needs most of its card."""
         return max(self.ranks, key=lambda rank: rank.device_bytes)
 
     def headroom_bytes(self, capacity_bytes: int) -> int:

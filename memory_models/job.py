@@ -24,6 +24,8 @@ class Implementation(StrEnum):
 
 
 class Granularity(StrEnum):
+    """What is computed again in backward instead of being kept."""
+
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
@@ -39,12 +41,16 @@ class Sharding(StrEnum):
 
 
 class Dispatcher(StrEnum):
+    """How tokens are exchanged between expert ranks."""
+
     ALLGATHER = "allgather"
     ALLTOALL = "alltoall"
     FLEX = "flex"
 
 
 class CrossEntropy(StrEnum):
+    """Which kernel computes the loss, for the copies of the logits that it makes."""
+
     UNFUSED = "unfused"
     NATIVE = "native"  #: megatron-core's fused kernel: still a float copy of the logits
     TRANSFORMER_ENGINE = "te"
@@ -81,6 +87,8 @@ RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", 
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute:
+    """What is recomputed. ValueError for a module or method that megatron-core does not have."""
+
     granularity: Granularity = Granularity.NONE
     method: str = (
         "uniform"  #: of full: "uniform" groups of ``layers``, or "block": the first ``layers`` of a stage
@@ -118,6 +126,8 @@ class OptimizerSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
+    """Bytes of one element of weights, gradients and activations."""
+
     parameter_bytes: int = 2
     gradient_bytes: int = 4
     activation_bytes: int = 2
@@ -129,6 +139,8 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
+    """Parts that do not learn: no gradients, no states, and no activations that only weights need."""
+
     language: bool = False
     vision: bool = False
     projector: bool = False
@@ -152,6 +164,8 @@ class Routing:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
+    """How much is worked on at once, and what a sample holds."""
+
     micro: int
     total: int  #: global batch size
     sequence_length: int
@@ -216,6 +230,7 @@ class TrainingJob:
 
     @property
     def chunks(self) -> tuple[tuple[Chunk, ...], ...]:
+        """Chunks by pipeline rank, then by virtual stage."""
         return self.layout.chunks(len(self.text.layers), self.text.extra_prediction_layers > 0)
 
     @property

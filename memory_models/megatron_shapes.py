@@ -34,6 +34,7 @@ class Arguments:
         return default
 
     def integer(self, name: str, default: int | None = None) -> int:
+        """A whole number. Raises ValueError that names the argument where it is nowhere given."""
         value = self.get(name, default)
         if value is None:
             raise ValueError(f"the run gives no --{name.replace('_', '-')}, and no default is known")
@@ -43,6 +44,7 @@ class Arguments:
         return bool(self.get(name))
 
     def words(self, name: str) -> list[str]:
+        """A list, given as such or as "[one two]"."""
         value = self.get(name)
         if value is None:
             return []

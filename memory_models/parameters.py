@@ -75,6 +75,7 @@ def _summed(group: list[Weights]) -> Weights:
 
 
 def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, ...]:
+    """The weights of one virtual chunk of a pipeline stage, tied copies included."""
     text, tensor = job.text, job.layout.tensor
     found: list[Weights] = []
     if chunk.first:

@@ -44,6 +44,10 @@ class Proposal:
 
 
 def proposals(job: TrainingJob, capacity_bytes: int, calibration: Calibration) -> Iterator[Proposal]:
+    """Every single change, illegal ones with the check that refuses them.
+
+    ``capacity_bytes`` decides only whether splitting experts is worth proposing.
+    """
     yield from _allocator(job)
     yield from _loss(job)
     yield from selective_proposals(job)

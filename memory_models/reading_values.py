@@ -40,6 +40,7 @@ class Section:
         return key in self._held
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The value as it stands, and a note that it was asked for."""
         self._read.add(key)
         return self._held.get(key, default)
 

@@ -29,6 +29,8 @@ class FeedForward(StrEnum):
 
 
 class Norm(StrEnum):
+    """The norm of the residual stream."""
+
     RMS = "rms"  #: a weight per channel
     LAYER = "layer"  #: a weight and a bias per channel
 

@@ -51,10 +51,12 @@ def state_shard(job: TrainingJob, weights: Weights) -> int:
 
 
 def weight_shard(job: TrainingJob, weights: Weights) -> int:
+    """Over how many ranks FSDP spreads the weights themselves."""
     return _fsdp_ranks(job, weights) if job.sharding is Sharding.EVERYTHING else 1
 
 
 def gradient_shard(job: TrainingJob, weights: Weights) -> int:
+    """Over how many ranks FSDP spreads the gradients."""
     return (
         _fsdp_ranks(job, weights) if job.sharding in (Sharding.EVERYTHING, Sharding.STATES_GRADIENTS) else 1
     )
@@ -93,6 +95,7 @@ _FP8_WEIGHTS = frozenset(
 
 
 def states(job: TrainingJob, weights: Iterable[Weights]) -> States:
+    """Parameters, gradients, masters and moments of these weights on one rank."""
     parameters: list[Part] = []
     gradients: list[Part] = []
     masters: list[Part] = []

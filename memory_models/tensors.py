@@ -78,6 +78,7 @@ class Instant:
 
 
 def cells(parts: Iterable[Part]) -> dict[Cell, int]:
+    """The parts summed by component and category."""
     sums: dict[Cell, int] = {}
     for part in parts:
         cell = (part.component, part.category)
