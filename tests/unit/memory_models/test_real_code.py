@@ -1,7 +1,8 @@
 """Estimates against what the probe measured of the real Megatron Bridge on a CPU.
 
-The measurements were recorded once (data/probe_on_bridge_0_3_1.json says on what); nothing was
-fitted to them.
+The measurements were recorded once (data/probe_on_bridge_0_3_1.json says on what). The list of
+tensors was drawn up on "no recompute", the gradients alive at the peak on the recompute case, and
+what frozen weights spare on the frozen cases; nothing was changed for the other five.
 """
 
 from __future__ import annotations
