@@ -6,6 +6,7 @@ it. No markup here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from bisection.commits import Commit
@@ -20,6 +21,8 @@ from bisection.report import CulpritReport
 from bisection.report_parts import PinKind, RemedyRow, TrialRow
 from bisection.way_back import override_value
 from memory_models.breakdown import Activity, Component
+
+_HASH_FIRST = re.compile(r"[0-9a-f]{7,40}\b")
 
 COMPONENT_NAMES = {
     Component.VISION: "vision",
@@ -123,8 +126,9 @@ def disproof(report: CulpritReport) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital first and a full stop last."""
-    shown = (text[:1].upper() + text[1:]).rstrip()
+    """With a capital first, unless a hash comes first, and a full stop last."""
+    starts_with_hash = _HASH_FIRST.match(text) is not None
+    shown = (text if starts_with_hash else text[:1].upper() + text[1:]).rstrip()
     return shown if shown.endswith((".", "!", "?")) else f"{shown}."
 
 

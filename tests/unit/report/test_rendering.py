@@ -25,6 +25,7 @@ from bisection.rendering.step_pictures import step_lines
 from bisection.rendering.svg import NARROW, WIDE, standalone, ticks
 from bisection.rendering.terminal import render_text
 from bisection.rendering.trial_pictures import posterior_bars, timeline
+from bisection.rendering.wording import sentence
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
 from bisection.way_back import RevertOutcome
 from tests.unit.report import samples
@@ -382,3 +383,9 @@ def test_axis_ticks_are_round_and_few() -> None:
         values = ticks(highest, 6)
         assert 2 <= len(values) <= 7
         assert values[-1] <= highest
+
+
+def test_a_sentence_starts_with_a_capital_but_a_hash_stays_a_hash() -> None:
+    assert sentence("it failed") == "It failed."
+    assert sentence("e258ba8bb3 failed") == "e258ba8bb3 failed."
+    assert sentence("added too much") == "Added too much."
