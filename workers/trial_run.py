@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 #: An artifact goes into the database; a config is 100 kB, a rank's file a few hundred.
 ARTIFACT_LIMIT_BYTES = 2**20
+_PROGRESS_LIMIT_BYTES = 500
 _LOG_LIMIT_BYTES = ARTIFACT_LIMIT_BYTES - 1024
 
 
@@ -197,7 +198,7 @@ class _Run:
                 output_limit_bytes=_LOG_LIMIT_BYTES,
                 time_limit_seconds=limit,
                 cancelled=self._cancelled,
-                say=lambda line: self._progress(f"training: {self._place.scrub(line)}"),
+                say=lambda _: self._progress(f"training: {self._told()}"),
                 held=(self._place.lock,),
                 mark=self._place.mark,
             )
@@ -231,6 +232,14 @@ class _Run:
             ),
             artifacts=artifacts,
         )
+
+    def _told(self) -> str:
+        """What the probe says of its progress; a job without one says nothing of its own."""
+        try:
+            content = read_plain_file(self._place.probe / "progress.txt", _PROGRESS_LIMIT_BYTES)
+        except RankFileError:
+            content = None
+        return content.decode(errors="replace").strip() if content else "starting"
 
     def _evidence(self, launch: Launch, output: str, measured: Measurement) -> dict[str, bytes]:
         """The files that the report needs, bounded and free of this trial's folders."""

@@ -26,6 +26,7 @@ class Host:
         self.root = root
         self.nightly = nightly
         self.profile = write_profile(nightly, root / "catalogue")
+        self.said: list[str] = []
 
     def processes(self, count: int) -> None:
         path = self.root / "catalogue" / "profiles" / f"{self.profile}.yaml"
@@ -48,7 +49,7 @@ class Host:
             capacity_bytes=capacity_bytes,
             worker="test",
             cancelled=lambda: False,
-            progress=lambda _: None,
+            progress=self.said.append,
         ).measurement
 
 
@@ -78,6 +79,7 @@ def test_two_ranks_share_the_experts(host: Host) -> None:
     assert routed < 0.6 * alone.peak.breakdown.cells[cell]
     assert measured.images == alone.images
     assert len(measured.steps) == 3
+    assert any(text.startswith("training: step 1 taken") for text in host.said), host.said
 
 
 def test_a_simulated_capacity_is_a_real_out_of_memory_with_its_place(host: Host) -> None:

@@ -34,7 +34,7 @@ from firstbad_probe.components import (
     Scope,
 )
 from firstbad_probe.configuration import to_plain
-from firstbad_probe.files import write_json
+from firstbad_probe.files import write_json, write_text
 from firstbad_probe.gpu import AllocatorTotals
 from firstbad_probe.imports import ImportCallbacks
 from firstbad_probe.ownership import Ownership
@@ -202,6 +202,7 @@ class Observer:
         @functools.wraps(prepare)
         def setup(state: Any, *args: Any, **keywords: Any) -> Any:
             self._see_configuration(state.cfg)
+            self._tell("building the model")
             self.storages.start()
             if self.gpu is not None:
                 self.gpu.start()
@@ -279,6 +280,7 @@ class Observer:
             }
         )
         self.scopes.step += 1
+        self._tell(f"step {self.scopes.step} taken, peak {peak_bytes / 2**20:.1f} MiB")
 
     def _see_configuration(self, configuration: Any) -> None:
         model = getattr(configuration, "model", None)
@@ -290,6 +292,11 @@ class Observer:
             self.mock_data = data_set
         if self.settings.rank == 0:
             write_json(Path(self.settings.directory) / "config.json", to_plain(configuration))
+
+    def _tell(self, text: str) -> None:
+        """For whoever watches the trial; the newest word replaces the one before."""
+        if self.settings.rank == 0:
+            write_text(Path(self.settings.directory) / "progress.txt", text + "\n")
 
     def _note(self, note: str) -> None:
         if note not in self.notes:
