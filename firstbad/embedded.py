@@ -72,7 +72,7 @@ def find_running(settings: Settings) -> Server | None:
         row = json.loads(settings.server_file.read_text())
         token = settings.token_file.read_text().strip()
         answer = httpx.get(f"{row['url']}/healthz", timeout=2)
-    except (OSError, ValueError, KeyError, httpx.HTTPError):
+    except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError):
         return None
     return Server(url=row["url"], pid=row["pid"], token=token) if answer.status_code == 200 else None
 
