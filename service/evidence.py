@@ -68,7 +68,7 @@ def get_artifact(
 ) -> Response:
     """Written by the code under test: never shown as anything but plain text."""
     known = parts.artifacts.names(row.id).get(trial_id, ())
-    content = parts.trials.artifact(trial_id, name) if name in known and _NAME.fullmatch(name) else None
+    content = parts.artifacts.content(trial_id, name) if name in known and _NAME.fullmatch(name) else None
     if content is None:
         raise Problem(
             problems.NOT_FOUND,

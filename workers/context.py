@@ -7,7 +7,9 @@ from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue
 from bisection.adapters.queue import CONTROL, Queue
+from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
+from bisection.adapters.storage.claims import Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.trials import Trials
@@ -31,6 +33,14 @@ class WorkerContext:
     @property
     def trials(self) -> Trials:
         return Trials(self.database)
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(self.database)
+
+    @property
+    def artifacts(self) -> Artifacts:
+        return Artifacts(self.database)
 
     @property
     def roster(self) -> Roster:

@@ -99,7 +99,7 @@ def _side(context: WorkerContext, spec: BisectionSpec, rows: Sequence[TrialRow],
     best = choose_measurement([row.measurement for row in measured.values() if row.measurement])
     if best is None:
         return Side(commit=commit_hash)
-    text = context.trials.artifact(measured[id(best)].id, "config.json")
+    text = context.artifacts.content(measured[id(best)].id, "config.json")
     return Side(commit=commit_hash, measurement=best, config=json.loads(text) if text else None)
 
 

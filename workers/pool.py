@@ -11,7 +11,7 @@ import threading
 import structlog
 
 from bisection.adapters.catalogue import Profile
-from bisection.adapters.storage.trials import Claim
+from bisection.adapters.storage.claims import Claim
 from bisection.criteria import Criterion
 from workers.context import WorkerContext
 from workers.pulse import Lease
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 def work(context: WorkerContext, leaving: threading.Event) -> bool:
     """Run at most one trial; False if there was none for this worker."""
-    claim = context.trials.claim(context.queue, context.name)
+    claim = context.claims.claim(context.queue, context.name)
     if claim is None:
         if context.trials.waiting(context.queue):
             # Somebody else's trial: pass the hint on to a worker that may take it, without haste,
@@ -31,13 +31,13 @@ def work(context: WorkerContext, leaving: threading.Event) -> bool:
             context.hints.work(context.queue)
         return False
     log.info("trial starts", trial=claim.trial_id, bisection=claim.bisection_id)
-    with Lease(context.trials, claim) as lease:
+    with Lease(context.claims, claim) as lease:
         result = _measure(context, claim, lease, leaving)
     if leaving.is_set() and not lease.lost:
-        context.trials.hand_back(claim)
+        context.claims.hand_back(claim)
         log.info("trial handed back", trial=claim.trial_id)
     elif result is not None and not lease.lost:
-        kept = context.trials.complete(claim, result.measurement, result.artifacts)
+        kept = context.claims.complete(claim, result.measurement, result.artifacts)
         log.info("trial ends", trial=claim.trial_id, outcome=result.measurement.outcome, kept=kept)
     context.hints.advance(claim.bisection_id)
     if context.trials.waiting(context.queue):

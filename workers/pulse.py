@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from bisection.adapters.storage.trials import HEARTBEAT_SECONDS, Beat, Claim, Trials
+from bisection.adapters.storage.claims import HEARTBEAT_SECONDS, Beat, Claim, Claims
 
 log = structlog.get_logger(__name__)
 
@@ -51,8 +51,8 @@ class Lease:
     another worker has it; then nothing more may be written under the claim.
     """
 
-    def __init__(self, trials: Trials, claim: Claim) -> None:
-        self._trials = trials
+    def __init__(self, claims: Claims, claim: Claim) -> None:
+        self._claims = claims
         self._claim = claim
         self._said: str | None = None
         self._text = ""
@@ -77,5 +77,5 @@ class Lease:
     def _renew(self) -> None:
         text = self._text if self._text != self._said else None
         if not self.lost:
-            self.verdict = self._trials.beat(self._claim, text)
+            self.verdict = self._claims.beat(self._claim, text)
             self._said = self._text

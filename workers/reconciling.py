@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from bisection.adapters.storage.trials import Claim
+from bisection.adapters.storage.claims import Claim
 from bisection.measurement import Measurement, Outcome
 from workers.context import WorkerContext
 
@@ -23,11 +23,11 @@ MOST_CLAIMS = 3
 
 def reconcile(context: WorkerContext) -> None:
     """Free what dead workers hold, send lost hints again, wake unfinished bisections."""
-    for claim in context.trials.expired():
+    for claim in context.claims.expired():
         if claim.fence >= MOST_CLAIMS:
             _record_lost(context, claim)
         else:
-            context.trials.hand_back(claim)
+            context.claims.hand_back(claim)
             log.warning("lease ran out", trial=claim.trial_id, claim=claim.fence)
     queued = context.trials.unpublished(older_than=REPUBLISH_SECONDS)
     sent = [trial_id for trial_id, queue in queued if context.hints.work(queue)]
@@ -42,4 +42,4 @@ def _record_lost(context: WorkerContext, claim: Claim) -> None:
         state=claim.trial.state,
         reason=f"{claim.fence} workers in a row went away while they ran this trial",
     )
-    context.trials.complete(claim, lost, {})
+    context.claims.complete(claim, lost, {})

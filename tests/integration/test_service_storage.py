@@ -12,6 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from bisection.adapters.queue import Queue, make_celery
 from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
+from bisection.adapters.storage.claims import Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.green_runs import GreenRun, GreenRuns
 from bisection.adapters.storage.schema import metadata
@@ -77,10 +78,10 @@ def test_artifacts_are_listed_by_trial(database: Database) -> None:
     bisections.resolve(row.id, spec, {}, preview=False)
     trial = Trial(state=State(commit=BAD), attempt=1, purpose=Purpose.END)
     trials.apply(row.id, bisections.get(row.id).version, queue="pool", add=[trial])
-    claim = trials.claim("pool", "w")
+    claim = Claims(database).claim("pool", "w")
     assert claim is not None
     measured = Measurement(outcome=Outcome.COMPLETED, state=State(commit=BAD))
-    trials.complete(claim, measured, {"z.log": b"z", "a.json": b"{}"})
+    Claims(database).complete(claim, measured, {"z.log": b"z", "a.json": b"{}"})
     assert Artifacts(database).names(row.id) == {claim.trial_id: ("a.json", "z.log")}
     assert Artifacts(database).names("another") == {}
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bisection.adapters.storage import trials as trials_module
+from bisection.adapters.storage import claims as claims_module
+from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections, IdempotencyConflict, Status
+from bisection.adapters.storage.claims import Beat, Claim, Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.deliveries import Deliveries
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.tokens import Scope, Tokens
-from bisection.adapters.storage.trials import Beat, Claim, Trials
+from bisection.adapters.storage.trials import Trials
 from bisection.commits import Commit, CommitRange, State
 from bisection.criteria import Criterion, CriterionKind
 from bisection.finding import Finding, FindingKind
@@ -55,8 +57,8 @@ def running(database: Database) -> str:
     return row.id
 
 
-def claimed(trials: Trials, worker: str = "w1") -> Claim:
-    claim = trials.claim("pool", worker)
+def claimed(claims: Claims, worker: str = "w1") -> Claim:
+    claim = claims.claim("pool", worker)
     assert claim is not None
     return claim
 
@@ -107,9 +109,10 @@ def test_a_decision_made_on_an_old_view_is_not_written(database: Database, runni
 def test_a_trial_is_claimed_by_exactly_one_of_many_workers(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial()])
-    claims: list[Claim | None] = []
+    storage, claims = Claims(database), list[Claim | None]()
     threads = [
-        threading.Thread(target=lambda i=i: claims.append(trials.claim("pool", f"w{i}"))) for i in range(8)
+        threading.Thread(target=lambda i=i: claims.append(storage.claim("pool", f"w{i}")))
+        for i in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -123,27 +126,27 @@ def test_a_worker_that_thaws_after_its_lease_writes_nothing(
 ) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial()])
-    monkeypatch.setattr(trials_module, "LEASE_SECONDS", -1.0)
-    frozen = claimed(trials, "frozen")
+    monkeypatch.setattr(claims_module, "LEASE_SECONDS", -1.0)
+    frozen = claimed(Claims(database), "frozen")
     monkeypatch.undo()
-    assert [claim.trial_id for claim in trials.expired()] == [frozen.trial_id]
-    successor = claimed(trials, "other")
+    assert [claim.trial_id for claim in Claims(database).expired()] == [frozen.trial_id]
+    successor = claimed(Claims(database), "other")
     assert successor.fence == frozen.fence + 1
-    assert trials.beat(frozen) is Beat.FENCED
-    assert not trials.complete(frozen, measured(), {"log": b"stale"})
-    assert trials.complete(successor, measured(), {"log": b"fresh"})
+    assert Claims(database).beat(frozen) is Beat.FENCED
+    assert not Claims(database).complete(frozen, measured(), {"log": b"stale"})
+    assert Claims(database).complete(successor, measured(), {"log": b"fresh"})
     rows = trials.of(running)
     assert len(Trials.ledger(rows)) == 1
-    assert trials.artifact(successor.trial_id, "log") == b"fresh"
+    assert Artifacts(database).content(successor.trial_id, "log") == b"fresh"
 
 
 def test_a_measurement_is_written_once_and_in_order_of_arrival(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial(GOOD), trial(BAD)])
-    first, second = claimed(trials, "w1"), claimed(trials, "w2")
-    assert trials.complete(second, measured(BAD), {})
-    assert trials.complete(first, measured(GOOD), {})
-    assert not trials.complete(first, measured(GOOD), {})
+    first, second = claimed(Claims(database), "w1"), claimed(Claims(database), "w2")
+    assert Claims(database).complete(second, measured(BAD), {})
+    assert Claims(database).complete(first, measured(GOOD), {})
+    assert not Claims(database).complete(first, measured(GOOD), {})
     ledger = Trials.ledger(trials.of(running))
     assert [entry.sequence for entry in ledger] == [0, 1]
     assert [entry.measurement.state.commit for entry in ledger] == [BAD, GOOD]
@@ -152,39 +155,39 @@ def test_a_measurement_is_written_once_and_in_order_of_arrival(database: Databas
 def test_a_trial_avoids_the_worker_that_measured_its_state(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial(avoid=("w1",))])
-    assert trials.claim("pool", "w1") is None
-    assert claimed(trials, "w2").trial.avoid_workers == ("w1",)
+    assert Claims(database).claim("pool", "w1") is None
+    assert claimed(Claims(database), "w2").trial.avoid_workers == ("w1",)
 
 
 def test_a_cancelled_trial_is_told_so_at_the_next_heartbeat(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial()])
-    claim = claimed(trials)
-    assert trials.beat(claim, "step 1") is Beat.CONTINUE
+    claim = claimed(Claims(database))
+    assert Claims(database).beat(claim, "step 1") is Beat.CONTINUE
     trials.cancel_all(running)
-    assert trials.beat(claim) is Beat.CANCELLED
-    assert not trials.complete(claim, measured(), {})
+    assert Claims(database).beat(claim) is Beat.CANCELLED
+    assert not Claims(database).complete(claim, measured(), {})
 
 
 def test_a_cancelled_trial_that_is_wanted_after_all_is_queued_again(database: Database, running: str) -> None:
     trials = Trials(database)
     assert trials.apply(running, 1, queue="pool", add=[trial()])
-    cancelled = claimed(trials)
+    cancelled = claimed(Claims(database))
     assert trials.apply(running, 2, queue="pool", cancel=[trial()])
     assert trials.apply(running, 3, queue="pool", add=[trial()])
-    assert trials.beat(cancelled) is Beat.FENCED
-    again = claimed(trials, "other")
-    assert not trials.complete(cancelled, measured(), {})
-    assert trials.complete(again, measured(), {})
+    assert Claims(database).beat(cancelled) is Beat.FENCED
+    again = claimed(Claims(database), "other")
+    assert not Claims(database).complete(cancelled, measured(), {})
+    assert Claims(database).complete(again, measured(), {})
     assert len(trials.of(running)) == 1
 
 
 def test_a_trial_that_is_handed_back_is_run_by_the_next_worker(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial()])
-    claim = claimed(trials, "leaving")
-    trials.hand_back(claim)
-    assert claimed(trials, "staying").fence == claim.fence + 1
+    claim = claimed(Claims(database), "leaving")
+    Claims(database).hand_back(claim)
+    assert claimed(Claims(database), "staying").fence == claim.fence + 1
 
 
 def test_events_are_read_after_the_last_one_seen(database: Database, running: str) -> None:

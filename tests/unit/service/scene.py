@@ -21,6 +21,7 @@ from fastapi.testclient import TestClient
 from bisection.adapters.catalogue import Catalogue
 from bisection.adapters.queue import Queue, make_celery
 from bisection.adapters.storage.bisections import Bisections
+from bisection.adapters.storage.claims import Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.tokens import Scope, Tokens
 from bisection.adapters.storage.trials import Trials
@@ -137,7 +138,7 @@ class ServiceScene:
         trial = Trial(state=State(commit=BAD), attempt=1, purpose=Purpose.END, why="is it bad?")
         version = self.bisections.get(bisection_id).version
         assert self.trials.apply(bisection_id, version, queue="pool", add=[trial])
-        claim = self.trials.claim("pool", "worker-1")
+        claim = Claims(self.database).claim("pool", "worker-1")
         assert claim is not None
         refused = OutOfMemory(
             component="experts",
@@ -149,7 +150,7 @@ class ServiceScene:
         measured = Measurement(
             outcome=Outcome.OUT_OF_MEMORY, state=State(commit=BAD), oom=refused, seconds=12.5
         )
-        assert self.trials.complete(claim, measured, artifacts or {})
+        assert Claims(self.database).complete(claim, measured, artifacts or {})
         return claim.trial_id
 
     def finish(self, bisection_id: str, report: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from bisection.adapters.storage.schema import artifacts, trials
 
 
 class Artifacts:
-    """Reads names; the contents are read one at a time by `Trials.artifact`."""
+    """Reads names and contents; both are written with the measurement, by `Claims.complete`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,3 +29,8 @@ class Artifacts:
             for row in connection.execute(query):
                 names[row.trial_id].append(row.name)
         return {trial_id: tuple(found) for trial_id, found in names.items()}
+
+    def content(self, trial_id: str, name: str) -> bytes | None:
+        query = select(artifacts.c.content).where(artifacts.c.trial_id == trial_id, artifacts.c.name == name)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one_or_none()

@@ -1,31 +1,24 @@
-"""The rows of trials: claims, leases, and the append-only ledger that finished ones form.
+"""The rows of trials, and the append-only ledger that the finished ones form.
 
-A trial is claimed by a conditional update that increments its fence. Every later
-write names that fence; a worker that was frozen past its lease and thaws finds
-its writes refused. So no measurement is ever counted twice.
+How a trial is handed out and measured is `claims`' matter.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
 from bisection.adapters.storage.bisections import Status, append_event
 from bisection.adapters.storage.database import Database, new_id, now
-from bisection.adapters.storage.schema import artifacts, bisections, trials
+from bisection.adapters.storage.schema import bisections, trials
 from bisection.ledger import LedgerEntry, Trial
 from bisection.measurement import Measurement
-
-LEASE_SECONDS = 30.0
-HEARTBEAT_SECONDS = 5.0
-#: After this long an avoided worker may take a trial: better the same worker than never.
-AVOIDANCE_SECONDS = 120.0
 
 
 class TrialStatus(StrEnum):
@@ -35,14 +28,6 @@ class TrialStatus(StrEnum):
     RUNNING = "running"
     DONE = "done"
     CANCELLED = "cancelled"
-
-
-class Beat(StrEnum):
-    """What a heartbeat learns."""
-
-    CONTINUE = "continue"
-    CANCELLED = "cancelled"  #: stop; nobody wants the result
-    FENCED = "fenced"  #: stop; another worker has the trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +48,6 @@ class TrialRow:
     progress: str
     sequence: int | None
     measurement: Measurement | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """The right to run one trial, until the lease ends without a heartbeat."""
-
-    trial_id: str
-    bisection_id: str
-    fence: int
-    trial: Trial
 
 
 _COLUMNS = tuple(trials.c[name] for name in TrialRow.__dataclass_fields__)
@@ -124,7 +99,7 @@ def _queue(
 
 
 class Trials:
-    """Adds, hands out and completes trials."""
+    """Adds trials, cancels them, and reads them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -209,130 +184,6 @@ class Trials:
                 .values(status=TrialStatus.CANCELLED.value, ended_at=now())
             )
 
-    def claim(self, queue: str, worker: str) -> Claim | None:
-        """The oldest trial of the queue that this worker may run, or None."""
-        waiting = or_(
-            trials.c.status == TrialStatus.QUEUED.value,
-            and_(trials.c.status == TrialStatus.RUNNING.value, trials.c.lease_until < time.time()),
-        )
-        candidates = (
-            select(trials.c.id, trials.c.trial, trials.c.queued_at)
-            .where(trials.c.queue == queue, waiting)
-            .order_by(trials.c.created_at, trials.c.ordinal)
-            .limit(100)
-        )
-        with self._database.write() as connection:
-            for row in connection.execute(candidates).all():
-                avoided = worker in Trial.from_json(row.trial).avoid_workers
-                if avoided and time.time() - row.queued_at < AVOIDANCE_SECONDS:
-                    continue
-                claimed = connection.execute(
-                    update(trials)
-                    .where(trials.c.id == row.id, waiting)
-                    .values(
-                        status=TrialStatus.RUNNING.value,
-                        claim=trials.c.claim + 1,
-                        worker=worker,
-                        lease_until=time.time() + LEASE_SECONDS,
-                        started_at=now(),
-                        progress="",
-                    )
-                    .returning(trials.c.bisection_id, trials.c.claim, trials.c.ordinal)
-                ).first()
-                if claimed:
-                    append_event(
-                        connection,
-                        claimed.bisection_id,
-                        "trial_started",
-                        {"trial": row.id, "ordinal": claimed.ordinal, "worker": worker},
-                    )
-                    return Claim(
-                        trial_id=row.id,
-                        bisection_id=claimed.bisection_id,
-                        fence=claimed.claim,
-                        trial=Trial.from_json(row.trial),
-                    )
-        return None
-
-    def beat(self, claim: Claim, progress: str | None = None) -> Beat:
-        """Extend the lease, and learn whether to go on."""
-        values: dict[str, Any] = {"lease_until": time.time() + LEASE_SECONDS}
-        if progress is not None:
-            values["progress"] = progress[:500]
-        with self._database.write() as connection:
-            kept = connection.execute(
-                update(trials)
-                .where(
-                    trials.c.id == claim.trial_id,
-                    trials.c.claim == claim.fence,
-                    trials.c.status == TrialStatus.RUNNING.value,
-                )
-                .values(values)
-            ).rowcount
-            if kept:
-                if progress:
-                    append_event(
-                        connection,
-                        claim.bisection_id,
-                        "trial_progress",
-                        {"trial": claim.trial_id, "text": progress[:500]},
-                    )
-                return Beat.CONTINUE
-            status = connection.execute(
-                select(trials.c.status).where(trials.c.id == claim.trial_id)
-            ).scalar_one()
-        return Beat.CANCELLED if status == TrialStatus.CANCELLED.value else Beat.FENCED
-
-    def complete(self, claim: Claim, measurement: Measurement, content: Mapping[str, bytes]) -> bool:
-        """Append to the ledger; False if the claim is no longer ours, and nothing is written."""
-        with self._database.write() as connection:
-            sequence = (
-                select(func.coalesce(func.max(trials.c.sequence) + 1, 0))
-                .where(trials.c.bisection_id == claim.bisection_id)
-                .scalar_subquery()
-            )
-            # Serialises the completions of one bisection where the database has row locks.
-            connection.execute(
-                select(bisections.c.id).where(bisections.c.id == claim.bisection_id).with_for_update()
-            )
-            written = connection.execute(
-                update(trials)
-                .where(
-                    trials.c.id == claim.trial_id,
-                    trials.c.claim == claim.fence,
-                    trials.c.status == TrialStatus.RUNNING.value,
-                )
-                .values(
-                    status=TrialStatus.DONE.value,
-                    ended_at=now(),
-                    measurement=measurement.to_json(),
-                    sequence=sequence,
-                )
-                .returning(trials.c.ordinal)
-            ).first()
-            if not written:
-                return False
-            connection.execute(
-                update(bisections)
-                .where(bisections.c.id == claim.bisection_id)
-                .values(version=bisections.c.version + 1, updated_at=now())
-            )
-            for name, blob in content.items():
-                connection.execute(insert(artifacts).values(trial_id=claim.trial_id, name=name, content=blob))
-            append_event(
-                connection,
-                claim.bisection_id,
-                "trial_ended",
-                {
-                    "trial": claim.trial_id,
-                    "ordinal": written.ordinal,
-                    "outcome": measurement.outcome.value,
-                    "reason": measurement.reason,
-                    "seconds": measurement.seconds,
-                },
-            )
-        return True
-
     def waiting(self, queue: str) -> bool:
         """Whether a trial of the queue is not being run."""
         query = (
@@ -359,35 +210,6 @@ class Trials:
             seconds = [row.measurement["seconds"] for row in connection.execute(query)]
         return median(seconds) if seconds else None
 
-    def hand_back(self, claim: Claim) -> None:
-        """Give a claimed trial back unmeasured, e.g. because this worker shuts down."""
-        with self._database.write() as connection:
-            connection.execute(
-                update(trials)
-                .where(
-                    trials.c.id == claim.trial_id,
-                    trials.c.claim == claim.fence,
-                    trials.c.status == TrialStatus.RUNNING.value,
-                )
-                .values(status=TrialStatus.QUEUED.value, worker=None, lease_until=None)
-            )
-
-    def expired(self) -> list[Claim]:
-        """Claims whose lease ran out: their workers are gone or frozen."""
-        query = select(trials.c.id, trials.c.bisection_id, trials.c.claim, trials.c.trial).where(
-            trials.c.status == TrialStatus.RUNNING.value, trials.c.lease_until < time.time()
-        )
-        with self._database.read() as connection:
-            return [
-                Claim(
-                    trial_id=row.id,
-                    bisection_id=row.bisection_id,
-                    fence=row.claim,
-                    trial=Trial.from_json(row.trial),
-                )
-                for row in connection.execute(query)
-            ]
-
     def unpublished(self, older_than: float) -> list[tuple[str, str]]:
         """(trial id, queue) of queued trials whose last hint is older than so many seconds."""
         query = select(trials.c.id, trials.c.queue).where(
@@ -404,8 +226,3 @@ class Trials:
             connection.execute(
                 update(trials).where(trials.c.id.in_(trial_ids)).values(published_at=time.time())
             )
-
-    def artifact(self, trial_id: str, name: str) -> bytes | None:
-        query = select(artifacts.c.content).where(artifacts.c.trial_id == trial_id, artifacts.c.name == name)
-        with self._database.read() as connection:
-            return connection.execute(query).scalar_one_or_none()
