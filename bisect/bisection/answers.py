@@ -30,6 +30,8 @@ Integers = NDArray[np.int64]
 
 #: Trials that must agree before a commit is named, at the culprit and at its parent.
 AGREEING_TRIALS = 2
+#: Both flake rates together that the posterior takes in its stride, and how fast doubt grows beyond.
+ORDINARY_FLAKE_RATE, DOUBT_OF_FLAKES = 0.12, 5.0
 #: With so many agreeing trials a second worker is no longer waited for: there seems to be none.
 TRIALS_WITHOUT_SECOND_WORKER = 4
 
@@ -76,7 +78,8 @@ def conclusion(standing: Standing) -> Finding | None:
         return untestable
     belief = standing.stretch_belief()
     best = int(np.argmax(belief))
-    if belief[best] < standing.spec.confidence:
+    confidence = stated_confidence(standing, float(belief[best]))
+    if confidence < standing.spec.confidence:
         return None
     lower = int(standing.open[best - 1]) if best > 0 else None
     upper = int(standing.open[best]) if best < len(standing.open) else None
@@ -84,7 +87,6 @@ def conclusion(standing: Standing) -> Finding | None:
         return None
     if upper is not None and standing.still_to_agree(upper, bad=True):
         return None
-    confidence = float(belief[best])
     if lower is None and upper == 0:
         return Finding(
             kind=FindingKind.NONE,
@@ -116,6 +118,16 @@ def conclusion(standing: Standing) -> Finding | None:
         why=narration.untestable_stretch(line, evidence, first, last),
         problem="good-end-untestable" if lower is None else "untestable-stretch",
     )
+
+
+def stated_confidence(standing: Standing, belief: float) -> float:
+    """What a belief is worth when trials flake much: less, since the weights of the flake rates are a guess.
+
+    Measured over planted culprits: stopping at a belief of .99 was wrong in 0.2 % of cases at rates of .1 and
+    .01, in 1.0 % at .1 and .1, and in 1.4 % at .3 and .05. Doubt therefore grows with the rates found.
+    """
+    excess = max(0.0, standing.posterior.mean_flake_rate() - ORDINARY_FLAKE_RATE)
+    return 1 - (1 - belief) * (1 + DOUBT_OF_FLAKES * excess)
 
 
 def _untestable_ends(standing: Standing) -> Finding | None:

@@ -43,8 +43,8 @@ class RateGrid:
 #: rate of .5 brought 90 % right answers. The extreme rates weigh little, since they cost trials at all
 #: others: five times the weight on .45 and .6 cost 3.6 trials at a true .3.
 VERDICT_RATES = RateGrid.product(
-    {0.001: 0.25, 0.03: 0.15, 0.1: 0.25, 0.2: 0.2, 0.32: 0.12, 0.45: 0.02, 0.6: 0.01},
-    {0.001: 0.3, 0.02: 0.25, 0.06: 0.2, 0.12: 0.22, 0.22: 0.03},
+    {0.001: 0.2, 0.04: 0.2, 0.1: 0.3, 0.2: 0.18, 0.32: 0.1, 0.45: 0.015, 0.6: 0.005},
+    {0.001: 0.25, 0.015: 0.35, 0.05: 0.2, 0.11: 0.18, 0.22: 0.02},
 )
 #: For measured values. Their noise is in `spread`; what is left here are gross mistakes, which are rare.
 VALUE_RATES = RateGrid.product(
@@ -60,6 +60,10 @@ class Posterior:
     belief: Floats  #: (G+1,), sums to 1
     false_negative: Floats  #: (G+1,) posterior mean if the hypothesis holds
     false_positive: Floats  #: (G+1,) posterior mean if the hypothesis holds
+
+    def mean_flake_rate(self) -> float:
+        """The sum of both rates, averaged over the hypotheses."""
+        return float(self.belief @ (self.false_negative + self.false_positive))
 
     def bad(self) -> Floats:
         """(G,) belief that each state is bad: the sum over all hypotheses up to it."""

@@ -23,9 +23,9 @@ from bisection.states import Line
 Floats = NDArray[np.float64]
 
 #: Of reported regressions, the share where no commit is to blame: a flake, the machine, the data.
-NO_CULPRIT = 0.1
+NO_CULPRIT = 0.06
 #: The share where the good end was bad all along.
-GOOD_END_IS_BAD = 0.03
+GOOD_END_IS_BAD = 0.02
 #: The share of the prior that takes no notice of what a commit touches. A prior that is wrong cost four
 #: points of accuracy without it and one and a half with it, for a tenth of a trial.
 UNIFORM_SHARE = 0.2

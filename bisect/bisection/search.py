@@ -34,9 +34,11 @@ NO_CULPRIT = "no-culprit"
 GOOD_END_IS_BAD = "good-end-is-bad"
 
 #: What a trial is worth, in bits, that an answer will need if the belief in it is certain.
-CONFIRMATION_WORTH = 0.3
+CONFIRMATION_WORTH = 0.2
 #: Bits below which a worker is left idle while other trials run.
-LEAST_WORTH = 0.03
+LEAST_WORTH = 0.04
+#: The same as a share of what the best trial would tell if nothing were running.
+LEAST_SHARE = 0.8
 #: Bits below which a trial is not worth starting at all.
 WORTHLESS = 1e-4
 #: A running trial can no longer matter if it is worth less than this share of the best one to start.
@@ -102,8 +104,8 @@ class Search:
         overridden = state.pins or state.packages
         if group is not None and entry.trial.purpose is not Purpose.REVERT and not overridden:
             self._judged.append(JudgedEntry.of(self.spec.criterion, group, entry))
-        self.__dict__.pop("_standing", None)
-        self.__dict__.pop("_chance", None)
+        for derived in ("_standing", "_chance", "_least_worth"):
+            self.__dict__.pop(derived, None)
 
     def next(self, workers: int, pending: Sequence[Trial] = ()) -> tuple[Trial, ...] | Finding:
         """The trials to start now, or the answer.
@@ -161,6 +163,15 @@ class Search:
         least = CANCELLED_BELOW * information[standing.open].max(initial=0.0)
         places = [(trial, self.line.places.get(trial.state.commit)) for trial in pending]
         return tuple(trial for trial, place in places if place is not None and information[place] < least)
+
+    @cached_property
+    def _least_worth(self) -> float:
+        """Bits below which a worker is left idle: near the end, when every trial tells little, it is less."""
+        standing = self._standing
+        if not len(standing.open):
+            return LEAST_WORTH
+        best = float(Outlook.of(standing.posterior).information(standing.open).max())
+        return min(LEAST_WORTH, LEAST_SHARE * best)
 
     # -- what is known and believed ------------------------------------------------------------------------
 
@@ -252,7 +263,7 @@ class Search:
         chance = (1 - self._chance)[standing.open]
         worth = (information + needed) * chance
         best = int(np.argmax(worth / self._cost(running)[standing.open]))
-        if worth[best] < (LEAST_WORTH if running else WORTHLESS):
+        if worth[best] < (self._least_worth if running else WORTHLESS):
             return None
         group = int(standing.open[best])
         purpose = Purpose.SEARCH

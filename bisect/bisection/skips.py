@@ -25,7 +25,7 @@ PROBES = 3
 #: How likely untestable a state must be for its stretch to be left alone after the probes.
 CLOSED_ABOVE = 0.9
 #: How finely the edges of such a block are found, as a share of its length.
-EDGE_SHARE = 0.05
+EDGE_SHARE = 0.1
 
 
 def untestable_chance(size: int, testable: Sequence[int], untestable: Sequence[int]) -> Floats:
@@ -96,8 +96,8 @@ def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance
 
     A stretch between two untestable states with no testable one between them is closed once `PROBES` states
     inside it proved untestable too, where the rest is likely to be. Its edges stay open, to be narrowed down,
-    until they are as fine as a twentieth of the block: an answer of 300 commits gains nothing from
-    four more trials that make it 295.
+    until they are as fine as a tenth of the block: an answer of 300 commits gains nothing from
+    four more trials that make it 280.
     """
     shut = np.zeros(size, dtype=bool)
     shut[list(untestable)] = True

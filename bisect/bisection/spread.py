@@ -41,14 +41,19 @@ class Spread:
 
         Student-t densities around +half and -half:
         l(x) = (nu+1)/2 * [log(1 + ((x+h)/s)^2/nu) - log(1 + ((x-h)/s)^2/nu)].
-        A value beyond a level is taken as at the level: being worse than bad is no evidence for good, which
-        the heavy tails would otherwise make of it.
+        A value beyond a level is never taken for less than one at the level: being worse than bad is no
+        evidence for good, which the heavy tails would otherwise make of it.
         """
-        inside = np.clip(distances, -self.half, self.half)
-        from_good = ((inside + self.half) / self.scale) ** 2 / self.freedom
-        from_bad = ((inside - self.half) / self.scale) ** 2 / self.freedom
-        odds = (self.freedom + 1) / 2 * (np.log1p(from_good) - np.log1p(from_bad))
-        return np.clip(odds, -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+        size = np.abs(distances)
+        odds = np.maximum(
+            self._odds(np.minimum(size, self.half)), self._odds(np.minimum(size, 2 * self.half))
+        )
+        return np.sign(distances) * np.minimum(odds, LARGEST_LOG_ODDS)
+
+    def _odds(self, size: Floats) -> Floats:
+        from_good = ((size + self.half) / self.scale) ** 2 / self.freedom
+        from_bad = ((size - self.half) / self.scale) ** 2 / self.freedom
+        return np.asarray((self.freedom + 1) / 2 * (np.log1p(from_good) - np.log1p(from_bad)))
 
 
 def fit_spread(distances: Floats, groups: NDArray[np.int64], bad: Bools) -> Spread | None:
