@@ -155,6 +155,7 @@ def _environment() -> Environment:
     environment.filters["visible"] = lambda text, limit=600: visible(str(text), limit=limit)
     environment.filters["block"] = terminal_safe
     environment.filters["sentence"] = wording.sentence
+    environment.filters["moment"] = wording.moment
     environment.filters["ticks"] = _ticks
     return environment
 

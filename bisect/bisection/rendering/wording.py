@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from bisection.commits import Commit
 from bisection.configuration_delta import show_value
@@ -132,6 +133,15 @@ def sentence(text: str) -> str:
     return shown if shown.endswith((".", "!", "?")) else f"{shown}."
 
 
+def moment(stamp: str) -> str:
+    """A stored time as people read it: 2026-11-30 15:52 UTC; anything else as it is."""
+    try:
+        when = datetime.fromisoformat(stamp)
+    except ValueError:
+        return visible(stamp)
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when.tzinfo else visible(stamp)
+
+
 def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
     """Name, value, and whether the value is code."""
     subject = report.subject
@@ -155,7 +165,7 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
             f"{subject.commits} commits, {len(report.trials)} trials, {duration(seconds)} of trials",
             False,
         ),
-        ("Ended", subject.finished_at.replace("T", " ").replace("Z", " UTC"), False),
+        ("Ended", moment(subject.finished_at), False),
         ("Bisection", subject.bisection, True),
     ]
     return [row for row in rows if row[1]]

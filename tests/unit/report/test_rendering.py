@@ -25,7 +25,7 @@ from bisection.rendering.step_pictures import step_lines
 from bisection.rendering.svg import NARROW, WIDE, standalone, ticks
 from bisection.rendering.terminal import render_text
 from bisection.rendering.trial_pictures import posterior_bars, timeline
-from bisection.rendering.wording import sentence
+from bisection.rendering.wording import moment, sentence
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
 from bisection.way_back import RevertOutcome
 from tests.unit.report import samples
@@ -389,3 +389,17 @@ def test_a_sentence_starts_with_a_capital_but_a_hash_stays_a_hash() -> None:
     assert sentence("it failed") == "It failed."
     assert sentence("e258ba8bb3 failed") == "e258ba8bb3 failed."
     assert sentence("added too much") == "Added too much."
+
+
+@pytest.mark.parametrize(
+    ("stamp", "shown"),
+    [
+        ("2026-11-30T15:52:23.816702+00:00", "2026-11-30 15:52 UTC"),
+        ("2026-03-05T03:41:00+02:00", "2026-03-05 01:41 UTC"),
+        ("2026-03-05T03:41:00Z", "2026-03-05 03:41 UTC"),
+        ("", ""),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_a_moment_is_told_to_the_minute_in_utc(stamp: str, shown: str) -> None:
+    assert moment(stamp) == shown
