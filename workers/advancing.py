@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 import structlog
 
 from bisection.adapters.catalogue import Profile
+from bisection.adapters.mirror import MirrorError
 from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.trials import Trials
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
+from bisection.report import Evidence, rejected_report
 from bisection.search import Search
 from bisection.specification import BisectionSpec
 from workers.context import WorkerContext
@@ -25,8 +27,10 @@ from workers.resolution import Resolved, refused_key, rejected, resolve
 
 log = structlog.get_logger(__name__)
 
-#: An advance that fails this often is a fault of ours that repeating does not mend.
+#: An advance that fails this often is a fault that repeating does not mend.
 MOST_FAULTS = 5
+#: Faults in quick succession count once: a network that is away for a minute is no reason to give up.
+FAULT_SECONDS = 30.0
 
 
 def advance(context: WorkerContext, bisection_id: str) -> None:
@@ -37,22 +41,32 @@ def advance(context: WorkerContext, bisection_id: str) -> None:
     except Exception as error:
         # Whatever it is, it must not be lost in a log: people watch the bisection, not the worker.
         log.exception("advance failed", bisection=bisection_id)
-        context.bisections.note(bisection_id, "fault", {"text": f"{type(error).__name__}: {error}"})
+        _note_fault(context, bisection_id, error)
+
+
+def _note_fault(context: WorkerContext, bisection_id: str, error: Exception) -> None:
+    faults = context.bisections.events(bisection_id, kind="fault")
+    if faults and (_age_seconds(faults[-1].at) < FAULT_SECONDS):
+        return
+    context.bisections.note(bisection_id, "fault", {"text": f"{type(error).__name__}: {error}"})
+    if len(faults) + 1 >= MOST_FAULTS:
         _give_up(context, bisection_id, error)
 
 
 def _give_up(context: WorkerContext, bisection_id: str, error: Exception) -> None:
-    faults = [e for e in context.bisections.events(bisection_id, limit=10_000) if e.kind == "fault"]
-    if len(faults) < MOST_FAULTS:
-        return
+    if isinstance(error, MirrorError):
+        finding = rejected(str(error), error.problem)
+    else:
+        finding = Finding(
+            kind=FindingKind.NONE,
+            why=f"firstbad itself failed {MOST_FAULTS} times at this bisection: {error}. Please report it.",
+            problem="internal-fault",
+        )
     context.trials.cancel_all(bisection_id)
-    finding = Finding(
-        kind=FindingKind.NONE,
-        why=f"firstbad itself failed {len(faults)} times at this bisection: {error}. Please report it.",
-        problem="internal-fault",
-    )
     if not context.bisections.conclude(bisection_id, finding):
-        context.bisections.finish(bisection_id, {"finding": finding.to_json()})
+        # Not even the report could be made: say at least that.
+        report = rejected_report(finding, Evidence(bisection=bisection_id))
+        context.bisections.finish(bisection_id, report.to_json())
 
 
 def _step(context: WorkerContext, row: BisectionRow) -> bool:
@@ -85,8 +99,8 @@ def _refusal(row: BisectionRow, spec: BisectionSpec, ledger: Sequence[LedgerEntr
     return None
 
 
-def _age_seconds(row: BisectionRow) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(row.created_at)).total_seconds()
+def _age_seconds(stamp: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
 
 
 def _cancelled_early() -> Finding:
@@ -123,7 +137,7 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     if row.cancel_requested:
         return _conclude(context, row, search.answer_now("It was cancelled.", "cancelled"))
     limit = spec.budget.seconds
-    if limit is not None and _age_seconds(row) > limit:
+    if limit is not None and _age_seconds(row.created_at) > limit:
         why = f"The budget of {limit:g} seconds is spent."
         return _conclude(context, row, search.answer_now(why, "budget-spent"))
     refusal = _refusal(row, spec, ledger)

@@ -10,9 +10,10 @@ import threading
 
 import structlog
 
-from bisection.adapters.catalogue import Profile
+from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.storage.claims import Claim
 from bisection.criteria import Criterion
+from bisection.measurement import Measurement, Outcome
 from workers.context import WorkerContext
 from workers.pulse import Lease
 from workers.trial_run import TrialResult, run_trial
@@ -36,7 +37,7 @@ def work(context: WorkerContext, leaving: threading.Event) -> bool:
     if leaving.is_set() and not lease.lost:
         context.claims.hand_back(claim)
         log.info("trial handed back", trial=claim.trial_id)
-    elif result is not None and not lease.lost:
+    elif not lease.lost:
         kept = context.claims.complete(claim, result.measurement, result.artifacts)
         log.info("trial ends", trial=claim.trial_id, outcome=result.measurement.outcome, kept=kept)
     context.hints.advance(claim.bisection_id)
@@ -45,18 +46,23 @@ def work(context: WorkerContext, leaving: threading.Event) -> bool:
     return True
 
 
-def _measure(
-    context: WorkerContext, claim: Claim, lease: Lease, leaving: threading.Event
-) -> TrialResult | None:
+def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: threading.Event) -> TrialResult:
     row = context.bisections.get(claim.bisection_id)
     assert row.spec is not None  # only a resolved bisection has trials
     profile = Profile.model_validate(row.profile)
+    try:
+        repository = context.catalogue.repository(profile.repository)
+    except CatalogueError as error:
+        lost = Measurement(
+            outcome=Outcome.LOST, state=claim.trial.state, reason=str(error), worker=context.name
+        )
+        return TrialResult(measurement=lost)
     criterion = Criterion.from_json(row.spec["criterion"])
     enforced = claim.trial.enforce_capacity
     return run_trial(
         claim.trial,
         profile=profile,
-        repository=context.catalogue.repository(profile.repository),
+        repository=repository,
         catalogue=context.catalogue,
         root=context.root,
         overrides=row.request.get("overrides") or {},

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bisection.adapters.catalogue import CatalogueError, Profile
-from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.adapters.mirror import Mirror, MirrorError, Unreachable
 from bisection.criteria import Criterion
 from bisection.finding import Finding, FindingKind
 from bisection.forecast import forecast
 from bisection.measurement import Measurement, Outcome
 from bisection.specification import BisectionSpec, Budget
 from workers.context import WorkerContext
+from workers.launching import OverrideRefused, check_overrides
 from workers.workspaces import mirror_of
 
 
@@ -53,23 +54,36 @@ def open_mirror(context: WorkerContext, profile: Profile) -> Mirror:
 def resolve(
     context: WorkerContext, request: Mapping[str, Any], profile: Profile, past_seconds: float | None
 ) -> Resolved | Finding:
-    """Ask git. ``past_seconds`` is what a trial of this profile took so far, if one was run."""
+    """Ask git. ``past_seconds`` is what a trial of this profile took so far, if one was run.
+
+    Raises `Unreachable` where a repository on another host does not answer: that may pass.
+    """
     try:
-        mirror = open_mirror(context, profile)
-        mirror.fetch()
-        good, bad = mirror.resolve(request["good"]), mirror.resolve(request["bad"])
-        commits = mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths)
-        criterion = criterion_of(request, profile)
+        check_overrides(request.get("overrides") or {})
+        spec = _specify(context, request, profile)
+    except Unreachable as error:
+        if _is_elsewhere(context, profile):
+            raise
+        return rejected(str(error), error.problem)
     except MirrorError as error:
         return rejected(str(error), error.problem)
     except CatalogueError as error:
         return rejected(str(error), "repository-not-registered")
+    except OverrideRefused as error:
+        return rejected(str(error), "override-refused")
     except ValueError as error:
         return rejected(str(error), "criterion-invalid")
+    return Resolved(spec=spec, plan=forecast(spec, past_seconds).to_json())
+
+
+def _specify(context: WorkerContext, request: Mapping[str, Any], profile: Profile) -> BisectionSpec:
+    mirror = open_mirror(context, profile)
+    mirror.fetch()
+    good, bad = mirror.resolve(request["good"]), mirror.resolve(request["bad"])
     workers = max(1, len(context.roster.alive(profile.queue)))
-    spec = BisectionSpec(
-        range=commits,
-        criterion=criterion,
+    return BisectionSpec(
+        range=mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths),
+        criterion=criterion_of(request, profile),
         budget=Budget(**(request.get("budget") or {})),
         parallel=request.get("parallel") or workers,
         confidence=request.get("confidence") or BisectionSpec.confidence,
@@ -78,7 +92,10 @@ def resolve(
         gpus_per_trial=profile.gpus,
         workers=workers,
     )
-    return Resolved(spec=spec, plan=forecast(spec, past_seconds).to_json())
+
+
+def _is_elsewhere(context: WorkerContext, profile: Profile) -> bool:
+    return not context.catalogue.repository(profile.repository).url.startswith(("/", "file://"))
 
 
 #: How training scripts, Hydra and argparse say that a key is not theirs.

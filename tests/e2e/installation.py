@@ -154,7 +154,7 @@ class Training:
     def __init__(self, installation: Installation, folder: Path) -> None:
         self.scene = RepositoryScene(folder)
         self.catalogue = installation.settings.catalogue
-        self._register("repositories", "training", {"name": "training", "url": self.scene.url})
+        self.register("repositories", "training", {"name": "training", "url": self.scene.url})
         self.write_profile("small")
 
     def write_profile(self, name: str, **changes: Any) -> None:
@@ -167,9 +167,9 @@ class Training:
             "criterion": {"kind": "out_of_memory"},
             **changes,
         }
-        self._register("profiles", name, row)
+        self.register("profiles", name, row)
 
-    def _register(self, kind: str, name: str, row: Mapping[str, Any]) -> None:
+    def register(self, kind: str, name: str, row: Mapping[str, Any]) -> None:
         path = self.catalogue / kind / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(dict(row)))

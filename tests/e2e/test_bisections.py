@@ -144,6 +144,25 @@ def test_an_override_that_the_training_does_not_know_is_rejected_by_name(
     assert "train.micro_batch_sise" in finding["why"]
 
 
+def test_an_override_that_a_configuration_library_would_evaluate_is_rejected(
+    client: Client, training: Training
+) -> None:
+    hashes = training.commits(GOOD, BAD)
+    overrides = {"train.micro_batch_size": "${oc.env:HOME}"}
+    finding = finish(client, request(hashes[0], hashes[-1], overrides=overrides))["finding"]
+    assert (finding["kind"], finding["problem"]) == ("rejected", "override-refused")
+    assert "train.micro_batch_size" in finding["why"]
+
+
+def test_a_repository_that_is_gone_is_rejected_with_the_repair(
+    client: Client, training: Training, tmp_path: Path
+) -> None:
+    training.register("repositories", "gone", {"name": "gone", "url": f"file://{tmp_path}/nowhere"})
+    training.write_profile("of-gone", repository="gone")
+    report = finish(client, {"profile": "of-gone", "good": "a", "bad": "b"})
+    assert report["finding"]["problem"] == "repository-unreachable"
+
+
 def test_an_override_reaches_the_training(client: Client, training: Training) -> None:
     hashes = training.commits({"bytes": 400}, {"bytes": 400}, {"bytes": 600})
     overrides = {"train.micro_batch_size": 2}

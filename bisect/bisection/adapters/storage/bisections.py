@@ -268,12 +268,16 @@ class Bisections:
         with self._database.write() as connection:
             append_event(connection, bisection_id, kind, payload)
 
-    def events(self, bisection_id: str, after: int = 0, limit: int = 500) -> list[Event]:
+    def events(
+        self, bisection_id: str, after: int = 0, limit: int = 500, kind: str | None = None
+    ) -> list[Event]:
         query = (
             select(events.c.id, events.c.at, events.c.kind, events.c.payload)
             .where(events.c.bisection_id == bisection_id, events.c.id > after)
             .order_by(events.c.id)
             .limit(limit)
         )
+        if kind is not None:
+            query = query.where(events.c.kind == kind)
         with self._database.read() as connection:
             return [Event(**row._mapping) for row in connection.execute(query)]
