@@ -76,6 +76,8 @@ def conclusion(standing: Standing) -> Finding | None:
     untestable = _untestable_ends(standing)
     if untestable is not None:
         return untestable
+    if not evidence.anchored:
+        return None
     belief = standing.stretch_belief()
     best = int(np.argmax(belief))
     confidence = stated_confidence(standing, float(belief[best]))

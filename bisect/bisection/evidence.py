@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bisection.criteria import Criterion, Judgement, Verdict, judge
+from bisection.criteria import Criterion, CriterionKind, Judgement, Verdict, judge
 from bisection.ledger import LedgerEntry
 from bisection.measurement import Outcome
 
@@ -21,6 +21,8 @@ from bisection.measurement import Outcome
 LOST_IN_A_ROW = 3
 #: An end must be found untestable twice before that is believed: the whole answer hangs on it.
 END_SKIPS = 2
+#: Passes of the bad end after which failures elsewhere are no longer taken for the one looked for.
+END_PASSES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,9 @@ class Evidence:
     states: dict[int, StateEvidence]  #: by group; a group without a finished trial is missing
     observations: tuple[Observation, ...]  #: in order of arrival
     signature: str  #: of the failure looked for; "" while nothing has failed
+    anchored: (
+        bool  #: whether that signature is known, and not only guessed from other states than the bad end
+    )
 
     def of(self, group: int) -> StateEvidence:
         return self.states.get(group) or StateEvidence()
@@ -93,9 +98,9 @@ class JudgedEntry:
         return cls(group=group, entry=entry, judgement=judge(criterion, entry.measurement))
 
 
-def gather(judged: Sequence[JudgedEntry], last: int) -> Evidence:
+def gather(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> Evidence:
     """The evidence of judged entries. ``last`` is the group of the bad end."""
-    signature = _signature_looked_for(judged, last)
+    signature, anchored = _signature_looked_for(criterion, judged, last)
     states: dict[int, StateEvidence] = {}
     observations: list[Observation] = []
     for item in judged:
@@ -112,9 +117,9 @@ def gather(judged: Sequence[JudgedEntry], last: int) -> Evidence:
         bad = judgement.verdict is Verdict.BAD
         if bad and judgement.signature != signature:
             state.skips += 1
+            end = f"fails with {signature}" if signature else "does not fail"
             state.skip_reasons.append(
-                f"it failed with {judgement.signature or 'no signature'}, "
-                f"where the bad end fails with {signature}"
+                f"it failed with {judgement.signature or 'no signature'}, where the bad end {end}"
             )
             continue
         if bad:
@@ -133,15 +138,24 @@ def gather(judged: Sequence[JudgedEntry], last: int) -> Evidence:
                 limit=judgement.limit,
             )
         )
-    return Evidence(states=states, observations=tuple(observations), signature=signature)
+    return Evidence(states=states, observations=tuple(observations), signature=signature, anchored=anchored)
 
 
-def _signature_looked_for(judged: Sequence[JudgedEntry], last: int) -> str:
-    """The bad end's most common failure; before it failed, that of the youngest state that did."""
+def _signature_looked_for(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> tuple[str, bool]:
+    """The failure that counts, and whether it is known for sure: the bad end's most common one.
+
+    While the bad end has not failed, the failure of the youngest state that did stands in for it, and no
+    answer may rest on it: it may be another bug. Once the bad end passed `END_PASSES` times there is no
+    failure to look for, and all that fails elsewhere is another one.
+    """
     failed = [item for item in judged if item.judgement.verdict is Verdict.BAD]
     if not failed:
-        return ""
-    youngest = max(item.group for item in failed)
-    source = last if any(item.group == last for item in failed) else youngest
-    counts = Counter(item.judgement.signature for item in failed if item.group == source)
-    return counts.most_common(1)[0][0]
+        return "", True
+    if criterion.kind is not CriterionKind.CRASH or criterion.signature:
+        return failed[0].judgement.signature, True
+    at_end = Counter(item.judgement.signature for item in failed if item.group == last)
+    if at_end:
+        return at_end.most_common(1)[0][0], True
+    if sum(item.group == last and item.judgement.verdict is Verdict.GOOD for item in judged) >= END_PASSES:
+        return "", True
+    return max(failed, key=lambda item: item.group).judgement.signature, False

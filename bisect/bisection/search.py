@@ -178,7 +178,7 @@ class Search:
     @cached_property
     def _standing(self) -> Standing:
         """What is known and believed after the ledger so far; made anew after each entry."""
-        evidence = gather(self._judged, self.line.last)
+        evidence = gather(self.spec.criterion, self._judged, self.line.last)
         testable, untestable = evidence.known_testable(), evidence.known_untestable(self.line.last)
         shut = closed(len(self.line), testable, untestable, self._chance)
         return Standing(
@@ -192,7 +192,7 @@ class Search:
     @cached_property
     def _chance(self) -> NDArray[np.float64]:
         """(G,) the chance that each state is untestable."""
-        evidence = gather(self._judged, self.line.last)
+        evidence = gather(self.spec.criterion, self._judged, self.line.last)
         return untestable_chance(
             len(self.line), evidence.known_testable(), evidence.known_untestable(self.line.last)
         )
@@ -275,7 +275,7 @@ class Search:
         return self._trial(group, running, float(information[best]), purpose)
 
     def _untried_end(self, running: Sequence[Trial]) -> int | None:
-        """The bad end until it was judged: its failure is the one that is looked for.
+        """The bad end until its failure is known, where that is the one that is looked for.
 
         Where it cannot be tested, the good end tells whether anything can.
         """
@@ -283,7 +283,8 @@ class Search:
         at = {self.line.places.get(trial.state.commit) for trial in running}
         for end in (self.line.last, 0):
             state = standing.evidence.of(end)
-            if end not in at and not state.testable and end in standing.open:
+            wanted = not state.testable or (end == self.line.last and not standing.evidence.anchored)
+            if end not in at and wanted and end in standing.open:
                 return end
             if state.testable:
                 break

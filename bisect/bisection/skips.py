@@ -23,7 +23,7 @@ LENGTHS = np.array([0.2, 4.0, 20.0, 100.0, 400.0])
 #: Trials spent inside a stretch between two untestable states before it is believed to be one block.
 PROBES = 3
 #: How likely untestable a state must be for its stretch to be left alone after the probes.
-CLOSED_ABOVE = 0.9
+CLOSED_ABOVE = 0.93
 #: How finely the edges of such a block are found, as a share of its length.
 EDGE_SHARE = 0.1
 

@@ -8,7 +8,7 @@ from bisection.commits import State
 from bisection.criteria import CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
-from bisection.measurement import Outcome
+from bisection.measurement import Measurement, Outcome
 from bisection.search import GOOD_END_IS_BAD, NO_CULPRIT, IllegalEntry, Search
 from bisection.specification import Budget
 from memory_models.breakdown import GIB
@@ -203,7 +203,7 @@ def test_a_lost_trial_is_run_again() -> None:
 
 def test_a_state_that_is_lost_three_times_in_a_row_counts_as_untestable() -> None:
     class Fatal(DrawnLine):
-        def run(self, trial: Trial, worker: str = "worker-0"):  # type: ignore[no-untyped-def]
+        def run(self, trial: Trial, worker: str = "worker-0") -> Measurement:
             measurement = super().run(trial, worker)
             if trial.state.commit == hash_of(6):
                 return measurement.evolve(outcome=Outcome.LOST, signature="", reason="killed")
@@ -232,13 +232,26 @@ def test_trials_avoid_the_workers_that_measured_their_state() -> None:
 
 def test_one_worker_of_several_that_answers_alone_is_accepted_in_the_end() -> None:
     class OneWorker(DrawnLine):
-        def run(self, trial: Trial, worker: str = "worker-0"):  # type: ignore[no-untyped-def]
+        def run(self, trial: Trial, worker: str = "worker-0") -> Measurement:
             return super().run(trial, "worker-0")
 
     line = OneWorker(drawing="....X....")
     finding, _ = drive(line, line.specification(parallel=2, workers=2))
     assert finding.kind is FindingKind.FOUND
     assert "No second worker took part" in finding.why
+
+
+@pytest.mark.parametrize("flakes", [1, 2])
+def test_another_bug_is_not_taken_for_the_culprit_because_the_bad_end_passed_first(flakes: int) -> None:
+    class FlakyEnd(DrawnLine):
+        def run(self, trial: Trial, worker: str = "worker-0") -> Measurement:
+            if trial.state.commit == hash_of(19) and trial.attempt <= flakes:
+                return Measurement(outcome=Outcome.COMPLETED, state=trial.state, worker=worker)
+            return super().run(trial, worker)
+
+    line = FlakyEnd(drawing="..oooooooo....X.....")
+    finding, _ = drive(line, line.specification(parallel=2, workers=2))
+    assert finding.commits == (hash_of(14),)
 
 
 # The ledger.
