@@ -28,6 +28,7 @@ from memory_models.configuration_keys import BRIDGE_KEYS
 from memory_models.estimation import RankEstimate, estimate_rank, rarely_measured
 from memory_models.job import Card, TrainingJob
 from memory_models.reading_megatron import read_megatron_arguments
+from memory_models.upstream import upstream_at
 
 Record = Mapping[str, Any]
 #: No constant at all: what the formulas alone come to.
@@ -66,6 +67,7 @@ def job_of(record: Record, defaults: Mapping[str, Any]) -> TrainingJob:
         environment=stack,
         imbalance=IMBALANCE,
         card=CARDS.get(record.get("gpu") or "", Card.HOPPER),
+        upstream=upstream_at({"megatron-lm": record["date"]}),
     ).job
 
 

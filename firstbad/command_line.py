@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from firstbad import __version__
+from firstbad import __version__, memory_commands
 from firstbad.settings import read_settings
 from service.client import ApiProblem
 
@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+memory_commands.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workers = Annotated[int, typer.Option(min=1, max=16, help="Trials that run at once on this machine.")]

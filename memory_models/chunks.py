@@ -129,7 +129,12 @@ def _group(job: TrainingJob, layers: int) -> int:
 def _stays(job: TrainingJob, treatment: _Treatment, halves: _Halves) -> _Halves:
     """What of a layer's halves waits on the GPU for backward."""
     if treatment.full:
-        return ((_checkpoint_input(job),) if treatment.first else ()), ()
+        sparse = treatment.layer.feed_forward is FeedForward.EXPERTS
+        on_gpu = job.implementation is not Implementation.UNFUSED
+        return (
+            ((_checkpoint_input(job),) if treatment.first else ()),
+            (experts.retained_rows(job) if sparse and on_gpu else ()),
+        )
 
     def stay(half: tuple[Kept, ...]) -> tuple[Kept, ...]:
         away = job.offload if treatment.offloaded else frozenset()

@@ -1,19 +1,10 @@
-"""The names of a configuration: which keys memory follows from, which were renamed, which do not matter.
+"""The names of a configuration: which keys memory follows from, and which do not matter.
 
 Tables only. They come from megatron-core's TransformerConfig and Megatron Bridge's
 ConfigContainer, versions 0.2 to 0.6; reading.py walks them.
 """
 
 from __future__ import annotations
-
-#: Old name -> present name, for keys that Bridge or megatron-core renamed without changing their meaning.
-RENAMED: dict[str, str] = {
-    "ddp.use_custom_fsdp": "ddp.use_megatron_fsdp",
-    "model.cuda_graph_scope": "model.cuda_graph_modules",
-    "model.num_experts": "model.num_moe_experts",
-    "dataset.sequence_length": "dataset.seq_length",
-    "dataset.pack_sequences_in_batch": "dataset.enable_in_batch_packing",
-}
 
 #: Where each field of a TrainingJob stands in a Bridge configuration.
 BRIDGE_KEYS: dict[str, str] = {

@@ -14,13 +14,17 @@ from memory_models import loss
 from memory_models.breakdown import Category, Component
 from memory_models.calibration import Calibration
 from memory_models.chunks import ChunkActivations, chunk_activations
-from memory_models.job import CrossEntropy, TrainingJob
+from memory_models.fully_sharded import fsdp_parts
+from memory_models.job import CrossEntropy, Sharding, TrainingJob
 from memory_models.layout import Chunk
 from memory_models.parameters import stage_weights
 from memory_models.pipeline import Flight, flights
-from memory_models.runtime import fsdp_parts, runtime_parts
+from memory_models.runtime import runtime_parts
 from memory_models.states import states
 from memory_models.tensors import Instant, Kept, Part
+
+#: Instants at which backward has passed every decoder layer of a micro-batch.
+_LATE = frozenset({"vision backward", "end of backward"})
 
 
 def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Instant, ...]:
@@ -28,7 +32,8 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
     weights = stage_weights(job, stage)
     held = states(job, weights)
     runtime = runtime_parts(job, stage, calibration)
-    around = runtime + fsdp_parts(job, weights)
+    around = runtime + fsdp_parts(job, weights, late=False)
+    at_the_end = runtime + fsdp_parts(job, weights, late=True)
     chunks = job.chunks[stage]
     holding = [chunk for chunk in chunks if chunk.layers or chunk.extra_prediction]
     activations = [chunk_activations(job, chunk, final=chunk in holding[-1:]) for chunk in chunks]
@@ -46,7 +51,7 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
         for name, found in _moment(job, chunks, activations, flight):
             size = sum(part.bytes for part in found)
             if name not in widest or widest[name][0] < size:
-                widest[name] = (size, (*around, *found))
+                widest[name] = (size, (*(at_the_end if name in _LATE else around), *found))
     instants = [
         Instant(name=name, first_step=first, parts=(held.first if first else held.lasting) + parts)
         for name, (_, parts) in widest.items()
@@ -133,6 +138,10 @@ def _moment(
     for half in leaving.backward:
         replay = [_part(tensor, Category.ACTIVATIONS, 1) for tensor in half.replay if tensor.bytes]
         yield half.name, _without(waiting, half.gone) + replay + _temporary(half.gradients)
+    if job.sharding in (Sharding.EVERYTHING, Sharding.STATES_GRADIENTS) and leaving.backward:
+        # The activations have gone, but FSDP's gradients have piled up.
+        rest = _without(waiting, leaving.decoder)
+        yield "end of backward", rest + _temporary(leaving.backward[-1].gradients)
     if leaving.tower:
         # The decoder layers of this micro-batch have gone when the tower's turn comes.
         yield "vision backward", _without(waiting, leaving.decoder) + _temporary(leaving.tower)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from memory_models.layout import Chunk, ParallelLayout
 from memory_models.shapes import ImageLoad, TextShape, VisionShape
+from memory_models.upstream import NEWEST, Upstream
 
 
 class Implementation(StrEnum):
@@ -201,6 +202,7 @@ class TrainingJob:
     expandable_segments: bool = False
     card: Card = Card.HOPPER
     deterministic: bool = False  #: determinism asked of cuBLAS, which takes a larger workspace
+    upstream: Upstream = NEWEST
 
     def __post_init__(self) -> None:
         batch, layout = self.batch, self.layout

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+#: Layers and bars of the longest pipeline layout.
+LONGEST_LAYOUT = 20_000
+#: Stages of the longest pipeline; a larger number is a slip.
+MOST_STAGES = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
@@ -54,6 +59,10 @@ class ParallelLayout:
         )
         if min(sizes) < 1:
             raise ValueError(f"every parallel size must be 1 or more: {self}")
+        if max(self.pipeline, self.virtual_pipeline, self.microbatch_group or 1) > MOST_STAGES:
+            raise ValueError(
+                f"no pipeline has more than {MOST_STAGES} stages, chunks or micro-batches a group"
+            )
         dense = self.tensor * self.context * self.pipeline
         if self.world_size % dense:
             raise ValueError(
@@ -184,6 +193,8 @@ def _expand(text: str) -> str:
             while digits < len(text) and text[digits].isdigit():
                 digits += 1
             repeat, end = int(text[end + 1 : digits]), digits
+        if len(result) + len(unit) * repeat > LONGEST_LAYOUT:
+            raise ValueError(f"the pipeline layout {text[:60]!r} is longer than any: a slip in a repeat?")
         result += unit * repeat
         position = end
     return result

@@ -17,6 +17,7 @@ from memory_models.shapes import (
     Mixer,
     Norm,
     TextShape,
+    layer_count,
 )
 
 
@@ -64,7 +65,7 @@ def read_layers(arguments: Arguments) -> tuple[tuple[Layer, ...], str | None]:
         }
         custom = "|".join("t" * len(stage) for stage in stages) if len(stages) > 1 else None
         return tuple(kinds[mark] for stage in stages for mark in stage), custom
-    count = arguments.integer("num_layers")
+    count = layer_count(arguments.integer("num_layers"))
     mixers = [Mixer.ATTENTION] * count
     linear = "gated_delta_net" in (
         arguments.get("experimental_attention_variant"),
@@ -90,7 +91,7 @@ def _frequency(value: Any, count: int) -> list[int]:
     for term in text.split("+"):
         listed, _, times = term.partition("*")
         entries = [int(entry) for entry in listed.strip("[] ").split(",") if entry.strip()]
-        result += entries * int(times or 1)
+        result += entries * layer_count(int(times or 1))
     if len(result) != count:
         raise ValueError(f"--moe-layer-freq {value!r} has {len(result)} entries for {count} layers")
     return result

@@ -19,6 +19,7 @@ from memory_models.shapes import (
     Layer,
     TextShape,
     VisionShape,
+    layer_count,
 )
 
 
@@ -64,7 +65,7 @@ def _text(held: Mapping[str, Any], tied: bool) -> TextShape:
     step = _size(held, "decoder_sparse_step", 1)
     sparse = [
         bool(experts) and index not in dense and (index + 1) % step == 0
-        for index in range(_size(held, "num_hidden_layers"))
+        for index in range(layer_count(_size(held, "num_hidden_layers")))
     ]
     family = str(held.get("model_type", ""))
     return TextShape(

@@ -29,6 +29,7 @@ from memory_models.layout import ParallelLayout
 from memory_models.megatron_shapes import Arguments, read_layers, read_text
 from memory_models.reading import Reading
 from memory_models.reading_values import dtype_bytes
+from memory_models.upstream import NEWEST, Upstream
 
 #: Arguments that change memory and that the model does not follow.
 _NOT_MODELLED = (
@@ -55,6 +56,7 @@ def read_megatron_arguments(
     environment: Mapping[str, Any] | None = None,
     card: Card = Card.HOPPER,
     imbalance: float = 1.0,
+    upstream: Upstream = NEWEST,
 ) -> Reading:
     """The job of a Megatron-LM run.
 
@@ -62,7 +64,7 @@ def read_megatron_arguments(
     ValueError where the job cannot be laid out or an argument is missing.
     """
     arguments = Arguments(given, defaults or {})
-    notes: list[str] = []
+    notes = list(upstream.told())
     layers, custom = read_layers(arguments)
     layout = _layout(arguments, world_size, custom)
     precision = _precision(arguments)
@@ -114,6 +116,7 @@ def read_megatron_arguments(
         in str((environment or {}).get("PYTORCH_CUDA_ALLOC_CONF", "")),
         card=card,
         deterministic=arguments.flag("deterministic_mode"),
+        upstream=upstream,
     )
     ignored = tuple(
         f"--{name.replace('_', '-')}: not followed"

@@ -18,6 +18,7 @@ from memory_models.shapes import (
     Norm,
     TextShape,
     VisionShape,
+    layer_count,
 )
 
 #: Provider fields that only Bridge versions with Megatron's own Qwen3-VL tower have.
@@ -102,7 +103,7 @@ def _experts(model: Section) -> ExpertsShape:
 
 
 def _layers(model: Section) -> tuple[Layer, ...]:
-    count = model.integer("num_layers")
+    count = layer_count(model.integer("num_layers"))
     sparse = _pattern(model.get("moe_layer_freq", 1), count) if model.get("num_moe_experts") else [0] * count
     linear = model.get("linear_attention_freq")
     recurrent = [0] * count

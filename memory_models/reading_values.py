@@ -44,6 +44,11 @@ class Section:
         self._read.add(key)
         return self._held.get(key, default)
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """Keys that were asked for so far."""
+        return frozenset(self._read)
+
     def flag(self, key: str) -> bool:
         return bool(self.get(key))
 

@@ -1,15 +1,15 @@
-"""What belongs to no module: workspaces, communication, FSDP's gathered units, the outside of the allocator.
+"""What belongs to no module: workspaces, communication, the outside of the allocator.
 
-Sections 2b and 7 of the formulas page. Certainty A for workspaces and the dummy weight
-gradients, B for pipeline messages and FSDP, C for what lies outside the allocator.
+Section 7 of the formulas page. Certainty A for workspaces and the dummy weight gradients, B for
+pipeline messages, C for what lies outside the allocator. FSDP's buffers are in fully_sharded.py.
 """
 
 from __future__ import annotations
 
 from memory_models.breakdown import MIB, Category, Component
 from memory_models.calibration import Calibration
-from memory_models.job import Backend, Card, Implementation, Sharding, TrainingJob
-from memory_models.parameters import Weights, layer_weights
+from memory_models.job import Backend, Card, Implementation, TrainingJob
+from memory_models.parameters import layer_weights
 from memory_models.tensors import Part
 from memory_models.unfused import attention_buffer_bytes
 
@@ -110,35 +110,6 @@ def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:
 _CACHED = frozenset(
     {"query", "key and value", "attention output", "feed-forward", "routed experts", "shared expert"}
 )
-
-
-def fsdp_parts(job: TrainingJob, weights: tuple[Weights, ...]) -> tuple[Part, ...]:
-    """Units that Megatron FSDP gathers and the gradients that wait to be reduced, in forward and backward.
-
-    Everything sharded: the current unit, half a unit of prefetch, and a unit of gradients.
-    Gradients sharded: before PR #6357 no units existed, so the whole model's gradients are one bucket (B).
-    """
-    if job.sharding in (Sharding.NONE, Sharding.STATES):
-        return ()
-    trainable = [group for group in weights if group.trainable]
-    if job.sharding is Sharding.STATES_GRADIENTS:
-        bucket = job.precision.gradient_bytes * sum(group.elements for group in trainable)
-        return (_part("unsharded gradient bucket", "g*P", bucket, Category.COMMUNICATION),)
-    layers = max(1, len(job.text.layers) // job.layout.pipeline)
-    unit = sum(group.elements for group in weights if group.layer_unit) // layers
-    rest = sum(group.elements for group in weights if not group.layer_unit)
-    return (
-        _part(
-            "gathered FSDP unit",
-            "1.5*w*U",
-            job.precision.parameter_bytes * 3 * unit // 2,
-            Category.COMMUNICATION,
-        ),
-        _part(
-            "gathered root weights", "w*root", job.precision.parameter_bytes * rest, Category.COMMUNICATION
-        ),
-        _part("gradients to reduce", "g*U", job.precision.gradient_bytes * unit, Category.COMMUNICATION),
-    )
 
 
 def outside_bytes(job: TrainingJob, allocated_bytes: int, calibration: Calibration) -> tuple[int, int]:

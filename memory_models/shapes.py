@@ -10,6 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+#: No model has more; a configuration that says so is a slip, and would cost minutes.
+MOST_LAYERS = 4096
+
+
+def layer_count(count: int) -> int:
+    """The number of layers, if a model can have it; ValueError otherwise."""
+    if not 0 < count <= MOST_LAYERS:
+        raise ValueError(f"a model cannot have {count} layers: the memory model counts 1 to {MOST_LAYERS}")
+    return count
+
 
 class Mixer(StrEnum):
     """What mixes the tokens of a layer."""

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from bisection.adapters.catalogue import Catalogue
 from bisection.adapters.queue import Queue
 from bisection.adapters.storage.database import Database
-from service import bisections, evidence, health, pages, problem_responses, registry, reports
+from service import bisections, estimates, evidence, health, pages, problem_responses, registry, reports
 from service.envelope import Envelope
 from service.parts import Parts
 from service.settings import ServiceSettings
@@ -36,6 +36,7 @@ _TAGS = [
     {"name": "bisections", "description": "What a user creates: find the first bad commit of a range."},
     {"name": "evidence", "description": "Trials, their measurements and artifacts, and events."},
     {"name": "reports", "description": "The answer, for people and for programs."},
+    {"name": "estimates", "description": "What a configuration needs, why, and what to change."},
     {"name": "registry", "description": "What requests can name, and who does the work."},
     {"name": "webhooks", "description": "Failed nightly runs start bisections."},
     {"name": "health", "description": "For whatever restarts the service. No token is needed."},
@@ -64,6 +65,7 @@ def create_app(
         bisections.router,
         evidence.router,
         reports.router,
+        estimates.router,
         registry.router,
         webhook_router(settings.webhook_body_bytes),
         health.router,

@@ -86,7 +86,7 @@ def test_what_is_not_modelled_is_listed() -> None:
     assert "model.brand_new_knob: unknown" in ignored
 
 
-def test_an_unset_expert_tensor_size_is_the_tensor_size() -> None:
+def test_an_unset_expert_tensor_size_is_the_tensor_size_without_expert_parallelism() -> None:
     config = changed(model__expert_tensor_parallel_size=None, model__tensor_model_parallel_size=2)
     reading = read_bridge_config(config, world_size=2, images=IMAGE)
     assert reading.job.layout.expert_tensor == 2
