@@ -1,0 +1,63 @@
+"""The benchmarks drive the shipped search, and repeat themselves under a seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import search_cost, search_history
+from tests.unit.search.drawn_lines import hash_of
+
+KEYS = {
+    "runs_mean", "runs_p95", "right", "false_accusations", "no_answer", "rounds_mean", "makespan_mean",
+    "makespan_waves_mean", "answer_set_mean", "confidence_gap", "brier",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--workers 3",
+        "--workers 2 --false-negative .1 --false-positive .01 --prior informative",
+        "--skips .2 --skip-shape block",
+        "--no-culprit",
+        "--unrelated 5",
+        "--metric-sigma 20 --environments 4",
+    ],
+)
+def test_the_cost_benchmark_prints_all_its_figures_and_repeats_itself(
+    options: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--commits", "16", "--trials", "4", "--seed", "3", "--json", *options.split()]
+    printed = []
+    for _ in range(2):
+        search_cost.main(arguments)
+        printed.append(capsys.readouterr().out)
+    figures = json.loads(printed[0])
+    assert set(figures) == KEYS
+    assert figures["right"] == 1
+    assert printed[0] == printed[1]
+
+
+def test_the_history_benchmark_reads_both_histories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = [{"sha": hash_of(1000 + i), "paths": ["megatron/core/moe.py"]} for i in range(20)]
+    bridge = [
+        {
+            "sha": hash_of(i),
+            "paths": ["src/a.py"] if i % 2 else ["docs/a.md"],
+            "gitlink": hash_of(1000 + i // 10),
+            "blobs": {},
+        }
+        for i in range(80)
+    ]
+    for name, rows in (("megatron_bridge", bridge), ("megatron_lm", core)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    search_history.main(["--history", str(tmp_path), "--windows", "3", "--json"])
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["right"] == figures["inner_right"] == 1
+    assert figures["bumps"] == 7
+    assert 30 <= figures["states_mean"] <= 32
