@@ -113,12 +113,15 @@ def conclusion(standing: Standing) -> Finding | None:
             confidence=confidence,
             why=narration.found(line, evidence, last, standing.spec.workers),
         )
+    problem, why = "untestable-stretch", narration.untestable_stretch(line, evidence, first, last)
+    if lower is None:
+        problem, why = "good-end-untestable", narration.good_end_untestable(line, evidence, last)
     return Finding(
         kind=FindingKind.SET,
         commits=_hashes(line, range(first, last + 1)),
         confidence=confidence,
-        why=narration.untestable_stretch(line, evidence, first, last),
-        problem="good-end-untestable" if lower is None else "untestable-stretch",
+        why=why,
+        problem=problem,
     )
 
 

@@ -150,6 +150,15 @@ def untestable_stretch(line: Line, evidence: Evidence, first: int, last: int) ->
     )
 
 
+def good_end_untestable(line: Line, evidence: Evidence, last: int) -> str:
+    upper = evidence.of(last)
+    return (
+        f"The good end {line.first_commit(0).short} cannot be judged: {_reasons(evidence.of(0))}. The first "
+        f"commit that can be, {line.first_commit(last).short}, "
+        f"{_times(upper.failures, 'failed', upper.failing_workers)}. Choose a good end that runs."
+    )
+
+
 def same_state(line: Line) -> str:
     return (
         f"The good end {line.range.good.short} and the bad end {line.range.bad.short} have the same relevant "

@@ -138,6 +138,14 @@ def test_where_nothing_can_be_tested_all_suspects_remain() -> None:
     assert len(ledger) <= 4
 
 
+def test_a_good_end_that_cannot_be_judged_leaves_what_comes_before_the_first_failure() -> None:
+    line = DrawnLine(drawing="ssX......")
+    finding, _ = drive(line, line.specification())
+    assert (finding.kind, finding.problem) == (FindingKind.SET, "good-end-untestable")
+    assert finding.commits == (hash_of(1), hash_of(2))
+    assert "an import failed" in finding.why
+
+
 def test_a_culprit_beside_an_untestable_block_is_answered_with_the_block() -> None:
     line = DrawnLine(drawing="......." + "s" * 12 + "X" + "......")
     finding, _ = drive(line, line.specification())
