@@ -90,8 +90,13 @@ def up(workers: Workers = DEFAULT_WORKERS) -> None:
 
 
 @app.command(hidden=True)
-def api(port: Annotated[int, typer.Option()], follow: Annotated[int, typer.Option(hidden=True)] = 0) -> None:
-    """The API alone, on loopback."""
+def api(
+    listener: Annotated[int, typer.Option(help="Descriptor of a listening socket.")],
+    follow: Annotated[int, typer.Option(hidden=True)] = 0,
+) -> None:
+    """The API alone, on a socket that its parent holds."""
+    import socket
+
     import uvicorn
 
     from firstbad.bootstrap import configure_logs, make_api
@@ -100,13 +105,10 @@ def api(port: Annotated[int, typer.Option()], follow: Annotated[int, typer.Optio
     if follow:
         follow_parent(follow)
     configure_logs()
-    uvicorn.run(
-        make_api(replace(read_settings(), port=port)),
-        host="127.0.0.1",
-        port=port,
-        log_level="warning",
-        timeout_graceful_shutdown=3,
-    )
+    inherited = socket.socket(fileno=listener)
+    settings = replace(read_settings(), port=inherited.getsockname()[1])
+    configuration = uvicorn.Config(make_api(settings), log_level="warning", timeout_graceful_shutdown=3)
+    uvicorn.Server(configuration).run(sockets=[inherited])
 
 
 @app.command()

@@ -34,6 +34,7 @@ from firstbad.settings import Settings, broker_socket
 LOCAL_QUEUE = "local"
 _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.3
+_BACKLOG = 128
 _LONGEST_BACKOFF_SECONDS = 10.0
 _LARGEST_LOG_BYTES = 10 * 2**20
 _PR_SET_PDEATHSIG = 1
@@ -77,18 +78,24 @@ def find_running(settings: Settings) -> Server | None:
     return Server(url=row["url"], pid=row["pid"], token=token) if answer.status_code == 200 else None
 
 
-def choose_port(settings: Settings) -> int:
-    """The settings' port, or, where it is taken and nobody named it, a free one."""
+def listen(settings: Settings) -> socket.socket:
+    """A listener on the settings' port, or, where it is taken and nobody named it, on a free one.
+
+    The parent keeps it for the API, so that no other program can take the port between two starts of
+    the API, and a caller who comes just then waits instead of being refused. Raises PortTaken.
+    """
     for port in (settings.port, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                if settings.port_is_fixed:
-                    raise PortTaken(f"port {port} is in use; set FIRSTBAD_PORT to another") from None
-                continue
-            return int(probe.getsockname()[1])
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            listener.close()
+            if settings.port_is_fixed:
+                raise PortTaken(f"port {port} is in use; set FIRSTBAD_PORT to another") from None
+            continue
+        listener.listen(_BACKLOG)
+        return listener
     raise PortTaken("no port of the loopback address is free")
 
 
@@ -125,7 +132,7 @@ class Embedded:
         self._stopping = False
         self._lock: IO[str] | None = None
         self._socket = broker_socket(settings.home)
-        self._port = settings.port
+        self._listener: socket.socket | None = None
         self.broker = Child(name="broker", start=self._start_broker, log=self._log("broker"))
         self.children: list[Child] = []
 
@@ -137,12 +144,12 @@ class Embedded:
             database = open_database(settings)
             operator_token(settings, database)
             open_catalogue(settings)
-            self._port = choose_port(settings)
+            self._listener = listen(settings)
             if settings.bundles_broker:
                 self._ensure_broker()
             names = [f"{LOCAL_QUEUE}-{n + 1}" for n in range(self._workers)]
             self.children = [
-                self._program("api", ["api", "--port", str(self._port)]),
+                self._program("api", ["api", "--listener", str(self._listener.fileno())]),
                 self._program("control", ["worker", "--queue", CONTROL, "--name", "control"]),
                 *(self._program(name, ["worker", "--queue", LOCAL_QUEUE, "--name", name]) for name in names),
             ]
@@ -172,12 +179,15 @@ class Embedded:
                 broker.shut_down(self._socket)
             else:
                 _stop([self.broker])
+        if self._listener:
+            self._listener.close()
         if self._lock:
             self._lock.close()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        assert self._listener is not None  # known from the start on
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def watch(self) -> None:
         """Keep every child alive until INT or TERM."""
@@ -228,9 +238,12 @@ class Embedded:
             "FIRSTBAD_CATALOGUE": str(self._settings.catalogue),
         }
 
+        listener = self._listener
+
         def start(log: IO[bytes]) -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 command,
+                pass_fds=[listener.fileno()] if name == "api" and listener else [],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

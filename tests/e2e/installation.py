@@ -28,13 +28,14 @@ PATIENCE_SECONDS = 120.0
 
 #: Reads what it takes from the commit's files; a capacity that is enforced refuses it.
 JOB = """
-import json, os, sys
+import json, os, sys, time
 known = {"train.micro_batch_size", "model.num_layers"}
 settings = dict(word.split("=", 1) for word in sys.argv[1:])
 for key in settings:
     if key not in known:
         raise SystemExit(f"the configuration has no key {key!r}")
 plan = json.load(open("plan.json"))
+time.sleep(plan.get("seconds", 0))
 if plan.get("breaks"):
     raise RuntimeError(plan["breaks"])
 size = plan["bytes"] * int(settings.get("train.micro_batch_size", "1"))

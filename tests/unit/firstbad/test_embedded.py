@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from firstbad.embedded import PortTaken, choose_port, find_running
+from firstbad.embedded import PortTaken, find_running, listen
 from firstbad.settings import read_settings
 
 
@@ -25,13 +26,20 @@ def taken() -> Iterator[int]:
 def test_a_port_that_was_named_and_is_taken_is_said_so(taken: int, tmp_path: Path) -> None:
     named = read_settings({"FIRSTBAD_HOME": str(tmp_path), "FIRSTBAD_PORT": str(taken)})
     with pytest.raises(PortTaken, match=str(taken)):
-        choose_port(named)
+        listen(named)
 
 
 def test_a_free_port_that_was_named_is_used(taken: int, tmp_path: Path) -> None:
     free = taken + 1 if taken < 65535 else taken - 1
     settings = read_settings({"FIRSTBAD_HOME": str(tmp_path), "FIRSTBAD_PORT": str(free)})
-    assert choose_port(settings) == free
+    with listen(settings) as listener:
+        assert listener.getsockname() == ("127.0.0.1", free)
+
+
+def test_a_port_that_nobody_named_and_is_taken_is_passed_over(taken: int, tmp_path: Path) -> None:
+    settings = replace(read_settings({"FIRSTBAD_HOME": str(tmp_path)}), port=taken)
+    with listen(settings) as listener:
+        assert listener.getsockname()[1] != taken
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"url": "http://127.0.0.1:1", "pid": 1}'])
