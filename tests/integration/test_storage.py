@@ -111,8 +111,7 @@ def test_a_trial_is_claimed_by_exactly_one_of_many_workers(database: Database, r
     trials.apply(running, 1, queue="pool", add=[trial()])
     storage, claims = Claims(database), list[Claim | None]()
     threads = [
-        threading.Thread(target=lambda i=i: claims.append(storage.claim("pool", f"w{i}")))
-        for i in range(8)
+        threading.Thread(target=lambda i=i: claims.append(storage.claim("pool", f"w{i}"))) for i in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -152,11 +151,15 @@ def test_a_measurement_is_written_once_and_in_order_of_arrival(database: Databas
     assert [entry.measurement.state.commit for entry in ledger] == [BAD, GOOD]
 
 
-def test_a_trial_avoids_the_worker_that_measured_its_state(database: Database, running: str) -> None:
-    trials = Trials(database)
-    trials.apply(running, 1, queue="pool", add=[trial(avoid=("w1",))])
-    assert Claims(database).claim("pool", "w1") is None
-    assert claimed(Claims(database), "w2").trial.avoid_workers == ("w1",)
+def test_a_trial_is_left_to_another_worker_as_long_as_one_lives(database: Database, running: str) -> None:
+    roster, claims = Roster(database), Claims(database)
+    roster.seen("w1", "pool")
+    roster.seen("w2", "pool")
+    Trials(database).apply(running, 1, queue="pool", add=[trial(avoid=("w1",))])
+    assert claims.claim("pool", "w1") is None
+    roster.left("w2")
+    roster.seen("w3", "elsewhere")
+    assert claimed(claims, "w1").trial.avoid_workers == ("w1",)
 
 
 def test_a_cancelled_trial_is_told_so_at_the_next_heartbeat(database: Database, running: str) -> None:

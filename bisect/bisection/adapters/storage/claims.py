@@ -17,14 +17,16 @@ from sqlalchemy import and_, func, insert, or_, select, update
 
 from bisection.adapters.storage.bisections import append_event
 from bisection.adapters.storage.database import Database, now
-from bisection.adapters.storage.schema import artifacts, bisections, trials
+from bisection.adapters.storage.roster import ALIVE_SECONDS
+from bisection.adapters.storage.schema import artifacts, bisections, trials, workers
 from bisection.adapters.storage.trials import TrialStatus
 from bisection.ledger import Trial
 from bisection.measurement import Measurement
 
 LEASE_SECONDS = 30.0
 HEARTBEAT_SECONDS = 5.0
-#: After this long an avoided worker may take a trial: better the same worker than never.
+#: A worker that measured a state already leaves its next trial to another one that lives; after so
+#: long, or where none lives, it takes the trial itself: better the same worker than never.
 AVOIDANCE_SECONDS = 120.0
 
 
@@ -64,10 +66,15 @@ class Claims:
             .order_by(trials.c.created_at, trials.c.ordinal)
             .limit(100)
         )
+        others = select(workers.c.name).where(
+            workers.c.queue == queue, workers.c.seen_at > time.time() - ALIVE_SECONDS
+        )
         with self._database.write() as connection:
+            living = {row.name for row in connection.execute(others)} - {worker}
             for row in connection.execute(candidates).all():
-                avoided = worker in Trial.from_json(row.trial).avoid_workers
-                if avoided and time.time() - row.queued_at < AVOIDANCE_SECONDS:
+                avoided = set(Trial.from_json(row.trial).avoid_workers)
+                patient = time.time() - row.queued_at < AVOIDANCE_SECONDS
+                if worker in avoided and patient and living - avoided:
                     continue
                 claimed = connection.execute(
                     update(trials)
