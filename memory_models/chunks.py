@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from memory_models import decoder, experts, loss, unfused, vision
+from memory_models.adapters import inputs_kept
 from memory_models.breakdown import Component
 from memory_models.job import Backend, Granularity, Implementation, TrainingJob
 from memory_models.layout import Chunk
@@ -47,7 +48,8 @@ class _Treatment:
     layer: Layer
     full: bool  #: recomputed from its input, or its group's
     first: bool  #: of its group, whose input is kept
-    offloaded: bool
+    offloaded: bool  #: the inputs of some modules wait in the host's memory
+    away: bool  #: all of it waits there
 
 
 _Halves = tuple[tuple[Kept, ...], tuple[Kept, ...]]
@@ -81,13 +83,14 @@ def _runs(job: TrainingJob, layers: list[Layer], *, final: bool) -> list[tuple[_
     recomputed = count if recompute.method == "uniform" else recompute.layers
     group = _group(job, count)
     runs: list[tuple[_Treatment, int]] = []
-    before: tuple[Layer, bool, bool, bool] | None = None
+    before: tuple[Layer, bool, bool, bool, bool] | None = None
     for position, layer in enumerate(layers):
         kind = (
             layer,
             full and position < recomputed,
             position % group == 0,
             bool(job.offload) and not (final and position == count - 1),
+            position < job.offloaded_layers,
         )
         if before is not None and layer is before[0] and kind[1:] == before[1:]:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
@@ -114,7 +117,17 @@ def layer_halves(job: TrainingJob, layer: Layer) -> tuple[tuple[Kept, ...], tupl
             feed_forward = decoder.dense_tensors(job)
         elif layer.feed_forward is FeedForward.EXPERTS:
             feed_forward = decoder.expert_norm_tensors(job) + experts.expert_tensors(job)
-    return _trained(mixer, job.frozen.language), _trained(feed_forward, job.frozen.language)
+    return _needed(job, layer, mixer), _needed(job, layer, feed_forward)
+
+
+def _needed(job: TrainingJob, layer: Layer, tensors: Iterable[Kept]) -> tuple[Kept, ...]:
+    """Without what only frozen weights need, but with what their adapters do."""
+    if job.adapters is None:
+        return _trained(tensors, job.frozen.language)
+    kept: list[Kept] = []
+    for tensor in tensors:
+        kept += inputs_kept(job, layer, tensor) if tensor.for_weight else (tensor,)
+    return tuple(kept)
 
 
 def _trained(tensors: Iterable[Kept], frozen: bool) -> tuple[Kept, ...]:
@@ -128,6 +141,8 @@ def _group(job: TrainingJob, layers: int) -> int:
 
 def _stays(job: TrainingJob, treatment: _Treatment, halves: _Halves) -> _Halves:
     """What of a layer's halves waits on the GPU for backward."""
+    if treatment.away:
+        return (), ()
     if treatment.full:
         sparse = treatment.layer.feed_forward is FeedForward.EXPERTS
         on_gpu = job.implementation is not Implementation.UNFUSED
@@ -180,6 +195,8 @@ def _backward_halves(
             group = _group(job, layers)
             again = [(mixer, group), (feed_forward, group)]
             later = [(mixer, group), (feed_forward, group - 1)]
+        elif treatment.away:  # comes back before its backward
+            again, later = [(mixer, 1), (feed_forward, 1)], [(mixer, 1)]
         else:
             again = [(tuple(tensor for tensor in feed_forward if _dropped(job, layer, tensor)), 1)]
             later = [(tuple(tensor for tensor in mixer if _dropped(job, layer, tensor)), 1)]

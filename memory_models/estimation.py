@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import hypot
 from typing import Any
 
 from memory_models.breakdown import MemoryBreakdown
 from memory_models.calibration import DEFAULT, Band, Calibration
+from memory_models.distributions import HIGH, LOW, Unknowns
+from memory_models.graph_pools import warm_up_bytes
 from memory_models.instants import stage_instants
-from memory_models.job import Implementation, Sharding, TrainingJob
+from memory_models.job import Capture, Implementation, Sharding, TrainingJob
 from memory_models.runtime import outside_bytes
 from memory_models.shapes import Mixer
 from memory_models.tensors import Instant, Part
@@ -107,12 +110,13 @@ def estimate_rank(job: TrainingJob, stage: int, calibration: Calibration = DEFAU
     """The estimate of one pipeline stage. Raises ValueError where the job cannot be laid out."""
     instants = stage_instants(job, stage, calibration)
     fragmentation, context = outside_bytes(job, instants[0].total_bytes, calibration)
+    fragmentation += warm_up_bytes(job, instants[0].parts)
     return RankEstimate(
         stage=stage,
         instants=instants,
         fragmentation_bytes=fragmentation,
         context_bytes=context,
-        band=_band(job, calibration),
+        band=_band_with_unknowns(job, stage, instants[0].total_bytes, calibration),
     )
 
 
@@ -123,6 +127,9 @@ def rarely_measured(job: TrainingJob) -> bool:
         job.precision.fp8
         or job.sharding is not Sharding.NONE
         or bool(job.offload)
+        or bool(job.offloaded_layers)
+        or job.adapters is not None
+        or job.graphs.capture is not Capture.NONE
         or job.text.residual_streams > 1
         or job.implementation is Implementation.UNFUSED
         or job.vision is not None
@@ -134,6 +141,33 @@ def _band(job: TrainingJob, calibration: Calibration) -> Band:
     if rarely_measured(job):
         return calibration.rare
     return calibration.experts if job.text.has_experts else calibration.dense
+
+
+def _band_with_unknowns(job: TrainingJob, stage: int, peak_bytes: int, calibration: Calibration) -> Band:
+    """The band of what was measured, widened by what this job does not know of its data.
+
+    The two are independent: their distances from the estimate are added as squares.
+    """
+    band = _band(job, calibration)
+    if job.unknowns == Unknowns() or not peak_bytes:
+        return band
+    ends = []
+    for share, known in ((LOW, band.low), (HIGH, band.high)):
+        peak = stage_instants(_at(job, share), stage, calibration)[0].total_bytes
+        ends.append((peak / peak_bytes - 1, known - 1))
+    (low, below), (high, above) = ends
+    return Band(low=max(0.0, 1 - hypot(min(low, 0), below)), high=1 + hypot(max(high, 0), above))
+
+
+def _at(job: TrainingJob, share: float) -> TrainingJob:
+    """The job with its unknowns at this quantile."""
+    routing, batch, unknowns = job.routing, job.batch, job.unknowns
+    if unknowns.imbalance is not None:
+        routing = replace(routing, imbalance=unknowns.imbalance.quantile(share))
+    if unknowns.patches is not None:
+        load = replace(batch.images, patches=round(unknowns.patches.quantile(share)))
+        batch = replace(batch, images=load)
+    return replace(job, routing=routing, batch=batch, unknowns=Unknowns())
 
 
 def estimate(job: TrainingJob, calibration: Calibration = DEFAULT) -> Estimate:

@@ -15,6 +15,7 @@ from memory_models.breakdown import Category, Component
 from memory_models.calibration import Calibration
 from memory_models.chunks import ChunkActivations, chunk_activations
 from memory_models.fully_sharded import fsdp_parts
+from memory_models.graph_pools import captured_names, pool_parts, pooled_bytes
 from memory_models.job import CrossEntropy, Sharding, TrainingJob
 from memory_models.layout import Chunk
 from memory_models.parameters import stage_weights
@@ -52,12 +53,21 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
             size = sum(part.bytes for part in found)
             if name not in widest or widest[name][0] < size:
                 widest[name] = (size, (*(at_the_end if name in _LATE else around), *found))
+    names = captured_names(job)
+    pool = max((pooled_bytes(parts, names) for _, parts in widest.values()), default=0) if names else 0
+
+    def graphs(parts: Iterable[Part]) -> tuple[Part, ...]:
+        return pool_parts(pool, pooled_bytes(parts, names)) if names else ()
+
     instants = [
-        Instant(name=name, first_step=first, parts=(held.first if first else held.lasting) + parts)
+        Instant(name=name, first_step=False, parts=held.lasting + parts + graphs(parts))
         for name, (_, parts) in widest.items()
-        for first in (False, True)
     ]
-    step = held.lasting + runtime + _step_parts(job, held.masters)
+    # Graphs are captured after some steps, and the first lacks the moments too.
+    instants += [
+        Instant(name=name, first_step=True, parts=held.first + parts) for name, (_, parts) in widest.items()
+    ]
+    step = held.lasting + runtime + _step_parts(job, held.masters) + graphs(())
     instants.append(Instant(name="optimizer step", first_step=False, parts=step))
     instants.append(Instant(name="model build", first_step=True, parts=held.parameters + held.gradients))
     return tuple(sorted(instants, key=lambda instant: (-instant.total_bytes, instant.first_step)))

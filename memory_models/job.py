@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from memory_models.distributions import Unknowns
 from memory_models.layout import Chunk, ParallelLayout
 from memory_models.shapes import ImageLoad, TextShape, VisionShape
 from memory_models.upstream import NEWEST, Upstream
@@ -74,6 +75,17 @@ class Card(StrEnum):
     BLACKWELL = "blackwell"
 
 
+class Capture(StrEnum):
+    """How CUDA graphs are captured."""
+
+    NONE = "none"
+    LOCAL = "local"  #: megatron-core's own graphs, a layer each
+    TRANSFORMER_ENGINE = "transformer_engine"  #: parts of layers
+    FULL_ITERATION = "full_iteration"  #: forward and backward of a step as one graph
+
+
+GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+ADAPTER_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 OFFLOAD_MODULES = (
     "attn_norm",
     "qkv_linear",
@@ -161,6 +173,38 @@ class Routing:
     grouped_gemm: bool = True
     shared_overlap: bool = False
     exchange_overlap: bool = False  #: overlap_moe_expert_parallel_comm
+    backend: str = "deepep"  #: of the flex dispatcher: deepep, hybridep or ncclep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs:
+    """What is captured. No scope at all means whole layers. ValueError for a scope that does not exist."""
+
+    capture: Capture = Capture.NONE
+    scopes: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.scopes - set(GRAPH_SCOPES))
+        if unknown:
+            raise ValueError(f"cuda_graph_modules names {unknown}; megatron-core knows {list(GRAPH_SCOPES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Low-rank adapters of the language model's linear layers; everything else is frozen then."""
+
+    rank: int
+    targets: frozenset[str] = frozenset(ADAPTER_TARGETS)
+    #: sequence_parallel_input_regather: keep the sharded input and gather it again in backward
+    regather: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.targets - set(ADAPTER_TARGETS))
+        if self.rank < 1 or unknown:
+            raise ValueError(
+                f"adapters of rank {self.rank} at {sorted(self.targets)}: the rank must be 1 or more, "
+                f"the memory model knows {list(ADAPTER_TARGETS)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +215,7 @@ class Batch:
     total: int  #: global batch size
     sequence_length: int
     images: ImageLoad = field(default_factory=lambda: ImageLoad(patches=0, images=0))
+    packed: bool = False  #: samples without padding behind each other: the sizes are upper bounds then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +243,11 @@ class TrainingJob:
     softmax_in_float: bool = False  #: unfused attention keeps its probabilities in four bytes
     #: modules whose input waits in the host's memory between forward and backward
     offload: frozenset[str] = frozenset()
+    #: the first layers of the model, whose activations wait in the host's memory (cpu_offloading)
+    offloaded_layers: int = 0
+    adapters: Adapters | None = None
+    graphs: Graphs = Graphs()
+    unknowns: Unknowns = Unknowns()
     deferred_embedding_gradient: bool = False  #: the output layer's weight gradients wait for the flush
     expandable_segments: bool = False
     card: Card = Card.HOPPER
@@ -223,6 +273,10 @@ class TrainingJob:
         unknown = sorted(self.offload - set(OFFLOAD_MODULES))
         if unknown:
             raise ValueError(f"offload_modules names {unknown}; megatron-core knows {list(OFFLOAD_MODULES)}")
+        if self.offloaded_layers and (
+            layout.pipeline > 1 or self.recompute.granularity is not Granularity.NONE
+        ):
+            raise ValueError("cpu_offloading of layers needs pipeline size 1 and no recompute")
         chunks = self.chunks
         if self.vision is not None and self.vision.deepstack > len(chunks[0][0].layers):
             raise ValueError(

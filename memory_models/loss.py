@@ -63,12 +63,14 @@ def gather_bytes(job: TrainingJob) -> int:
 def image_merge_bytes(job: TrainingJob) -> int:
     """Copies that a VLM's first stage makes to place image embeddings among the words.
 
-    Embedding clone, two transposes made contiguous, at full sequence before any split (B, model.py forward).
+    Embedding clone, two transposes made contiguous, at full sequence before any split (B, model.py forward);
+    packed sequences add a tensor of zeros for each deepstack level.
     """
     if job.vision is None:
         return 0
+    copies = 3 + (job.vision.deepstack if job.batch.packed else 0)
     return (
-        3
+        copies
         * job.precision.activation_bytes
         * job.batch.sequence_length
         * job.batch.micro

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from memory_models.adapters import adapter_elements
 from memory_models.breakdown import Component
 from memory_models.job import Frozen, TrainingJob
 from memory_models.layer_weights import (
@@ -185,6 +186,18 @@ def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
             add(Component.DECODER, "feed-forward bias out", "h", hidden)
     elif layer.feed_forward is FeedForward.EXPERTS:
         expert_weights(text, tensor, expert, expert_tensor, add)
+    for component, name, elements, routed in adapter_elements(job, layer):
+        shards = expert * expert_tensor if routed else tensor
+        found.append(
+            Weights(
+                component=component,
+                name=name,
+                formula="r*(in+out)/t",
+                elements=-(-elements // shards),
+                shards=shards,
+                expert=routed,
+            )
+        )
     return tuple(found)
 
 

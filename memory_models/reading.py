@@ -13,15 +13,18 @@ from typing import Any
 
 from memory_models.configuration_keys import HARMLESS_SECTIONS, HARMLESS_WORDS, NOT_MODELLED
 from memory_models.eras import phantom_keys, present_names
-from memory_models.job import Batch, TrainingJob
-from memory_models.reading_batch import IMAGE_KEYS, read_images, read_sequence_length
+from memory_models.job import Batch, Frozen, TrainingJob
+from memory_models.reading_batch import IMAGE_KEYS, read_images, read_packing, read_sequence_length
 from memory_models.reading_choices import (
+    read_adapters,
     read_attention,
     read_cross_entropy,
     read_expandable,
     read_frozen,
+    read_graphs,
     read_implementation,
     read_layout,
+    read_offload,
     read_optimizer,
     read_precision,
     read_recompute,
@@ -69,6 +72,8 @@ def read_bridge_config(
     vision = read_vision(model, notes) if shapes is None else shapes[1]
     precision = read_precision(config, model, ddp)
     layout = read_layout(model, world_size, upstream, notes, vision=vision is not None)
+    adapters = read_adapters(config, notes)
+    offload, offloaded_layers = read_offload(model)
     job = TrainingJob(
         text=read_text(model, layout.tensor) if shapes is None else shapes[0],
         vision=vision,
@@ -80,12 +85,19 @@ def read_bridge_config(
             images=images
             if images is not None
             else (read_images(dataset, notes) if vision else ImageLoad(patches=0, images=0)),
+            packed=read_packing(dataset, notes),
         ),
         recompute=read_recompute(model, notes),
         optimizer=read_optimizer(optimizer, ddp, precision),
         precision=precision,
         sharding=read_sharding(ddp, dist, notes),
-        frozen=read_frozen(model, vision is not None, notes),
+        frozen=read_frozen(model, vision is not None, notes)
+        if adapters is None
+        else Frozen(language=True, vision=True, projector=True),
+        adapters=adapters,
+        graphs=read_graphs(model, notes),
+        offload=offload,
+        offloaded_layers=offloaded_layers,
         routing=read_routing(model, notes),
         cross_entropy=read_cross_entropy(model),
         attention=read_attention(model, implementation),

@@ -54,3 +54,11 @@ def read_images(dataset: Section, notes: list[str]) -> ImageLoad:
     )
     side = int(pixels**0.5)
     return ImageLoad.of_pixels(side, side, images=count)
+
+
+def read_packing(dataset: Section, notes: list[str]) -> bool:
+    """Whether samples are packed behind each other instead of padded."""
+    packed = dataset.flag("enable_in_batch_packing")
+    if packed:
+        notes.append("sequences are packed: estimated at their full length, which a batch need not reach")
+    return packed

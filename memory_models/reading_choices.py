@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from memory_models.job import (
+    ADAPTER_TARGETS,
+    GRAPH_SCOPES,
+    OFFLOAD_MODULES,
     RECOMPUTE_MODULES,
+    Adapters,
     Backend,
+    Capture,
     CrossEntropy,
     Dispatcher,
     Frozen,
     Granularity,
+    Graphs,
     Implementation,
     OptimizerSetup,
     Precision,
@@ -207,6 +213,56 @@ def read_routing(model: Section, notes: list[str]) -> Routing:
         grouped_gemm=model.flag("moe_grouped_gemm"),
         shared_overlap=model.flag("moe_shared_expert_overlap"),
         exchange_overlap=model.flag("overlap_moe_expert_parallel_comm"),
+        backend=str(backend or "deepep"),
+    )
+
+
+def read_graphs(model: Section, notes: list[str]) -> Graphs:
+    """What CUDA graphs capture; scopes that only other layers have are told."""
+    capture = Capture(str(model.get("cuda_graph_impl") or "none"))
+    given = model.get("cuda_graph_modules")
+    scopes = frozenset([given] if isinstance(given, str) else given or ())
+    unknown = sorted(scopes - set(GRAPH_SCOPES))
+    if capture is Capture.NONE:
+        if scopes:
+            notes.append("model.cuda_graph_modules does nothing while model.cuda_graph_impl is none")
+        return Graphs()
+    if unknown:
+        notes.append(f"CUDA-graph scopes {', '.join(unknown)} are not followed")
+    if not scopes - set(unknown) and unknown:
+        return Graphs()
+    return Graphs(capture=capture, scopes=scopes & frozenset(GRAPH_SCOPES))
+
+
+def read_offload(model: Section) -> tuple[frozenset[str], int]:
+    """Modules whose inputs wait in the host's memory, and how many first layers do so whole."""
+    modules = model.get("offload_modules") or ()
+    layers = model.integer("cpu_offloading_num_layers", 0)
+    fine = frozenset(modules) if model.flag("fine_grained_activation_offloading") else frozenset()
+    return fine & frozenset(OFFLOAD_MODULES), layers if model.flag("cpu_offloading") else 0
+
+
+def read_adapters(config: Mapping[str, Any], notes: list[str]) -> Adapters | None:
+    """Low-rank adapters. Raises ValueError for another kind of them, whose weights are not counted."""
+    held = config.get("peft")
+    if not isinstance(held, Mapping) or not held:
+        return None
+    kind = str(held.get("_target_") or "LoRA").rsplit(".", 1)[-1]
+    if kind not in ("LoRA", "DoRA", "VLMLoRA", "CanonicalLoRA"):
+        raise ValueError(f"peft is {kind}: only low-rank adapters are counted")
+    if kind != "LoRA":
+        notes.append(f"peft is {kind}: counted as LoRA of its rank")
+    targets = frozenset(
+        str(name).rsplit(".", 1)[-1] for name in held.get("target_modules") or ADAPTER_TARGETS
+    )
+    unknown = sorted(targets - set(ADAPTER_TARGETS))
+    if unknown:
+        notes.append(f"adapters of {', '.join(unknown)} are not counted")
+    notes.append("peft: all but the language model's adapters is counted as frozen")
+    return Adapters(
+        rank=int(held.get("dim") or 32),
+        targets=targets & frozenset(ADAPTER_TARGETS),
+        regather=bool(held.get("sequence_parallel_input_regather")),
     )
 
 

@@ -12,11 +12,13 @@ from typing import Any
 from memory_models.job import (
     Backend,
     Batch,
+    Capture,
     Card,
     CrossEntropy,
     Dispatcher,
     Frozen,
     Granularity,
+    Graphs,
     Implementation,
     OptimizerSetup,
     Precision,
@@ -33,9 +35,6 @@ from memory_models.upstream import NEWEST, Upstream
 
 #: Arguments that change memory and that the model does not follow.
 _NOT_MODELLED = (
-    "cuda_graph_impl",
-    "enable_cuda_graph",
-    "cpu_offloading_num_layers",
     "fp4",
     "fp4_format",
     "tp_comm_overlap",
@@ -93,6 +92,7 @@ def read_megatron_arguments(
             grouped_gemm=arguments.flag("moe_grouped_gemm"),
             shared_overlap=arguments.flag("moe_shared_expert_overlap"),
             exchange_overlap=arguments.flag("overlap_moe_expert_parallel_comm"),
+            backend=str(arguments.get("moe_flex_dispatcher_backend", "deepep")),
         ),
         cross_entropy=_cross_entropy(arguments),
         attention=_attention(arguments, local, environment or {}, card),
@@ -111,6 +111,8 @@ def read_megatron_arguments(
         offload=frozenset(arguments.words("offload_modules"))
         if arguments.flag("fine_grained_activation_offloading")
         else frozenset(),
+        offloaded_layers=arguments.integer("cpu_offloading_num_layers", 0),
+        graphs=_graphs(arguments),
         deferred_embedding_gradient=arguments.flag("defer_embedding_wgrad_compute"),
         expandable_segments="expandable_segments:True"
         in str((environment or {}).get("PYTORCH_CUDA_ALLOC_CONF", "")),
@@ -191,6 +193,20 @@ def _virtual(arguments: Arguments, pipeline: int) -> int:
     total += arguments.flag("account_for_embedding_in_pipeline_split")
     total += arguments.flag("account_for_loss_in_pipeline_split")
     return max(1, total // pipeline // int(layers))
+
+
+def _graphs(arguments: Arguments) -> Graphs:
+    """What is captured, by its present arguments or those of before 2026."""
+    scopes = arguments.words("cuda_graph_modules") or arguments.words("cuda_graph_scope")
+    capture = str(arguments.get("cuda_graph_impl") or "none")
+    if capture == "none" and arguments.flag("enable_cuda_graph"):
+        capture = "local"
+    if capture == "none" and arguments.flag("external_cuda_graph"):
+        capture = "transformer_engine"
+    if "full_iteration" in scopes:
+        capture = "full_iteration"
+    known = frozenset(scopes) - {"full", "full_iteration"}
+    return Graphs(capture=Capture(capture), scopes=known)
 
 
 def _recompute(arguments: Arguments) -> Recompute:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from memory_models.breakdown import MIB, Category, Component
 from memory_models.calibration import Calibration
-from memory_models.job import Backend, Card, Implementation, TrainingJob
+from memory_models.experts import routed_rows
+from memory_models.job import Backend, Card, Dispatcher, Implementation, TrainingJob
 from memory_models.parameters import layer_weights
 from memory_models.tensors import Part
 from memory_models.unfused import attention_buffer_bytes
@@ -129,6 +130,25 @@ def outside_bytes(job: TrainingJob, allocated_bytes: int, calibration: Calibrati
         layout.expert_tensor,
     )
     communicators = sum(size > 1 for size in groups)
-    return round(
-        share * allocated_bytes
-    ), calibration.context_bytes + communicators * calibration.communicator_bytes
+    context = calibration.context_bytes + communicators * calibration.communicator_bytes
+    return round(share * allocated_bytes), context + dispatcher_buffer_bytes(job)
+
+
+#: DeepEP's rows of a buffer: 10 channels of 8 ranks of 256 rows within a node; from its configuration's
+#: published sizes (EP 8: 126, 210, 336 MB for h = 2048, 4096, 7168; EP 64: 714 MB), and a node's rows beyond.
+_DEEPEP_ROWS, _DEEPEP_NODE_ROWS, _NODE = 10 * 8 * 256, 2880, 8
+
+
+def dispatcher_buffer_bytes(job: TrainingJob) -> int:
+    """Buffers of the flex dispatcher, outside PyTorch's allocator. A for DeepEP's sizes, C for others.
+
+    DeepEP: rows * (2h + 2056). HybridEP and NCCL-EP size theirs by the most rows that came, in and out.
+    """
+    if job.routing.dispatcher is not Dispatcher.FLEX or job.text.experts is None:
+        return 0
+    hidden = job.text.experts.latent_size or job.text.hidden_size
+    if job.routing.backend == "deepep":
+        nodes = -(-job.layout.expert * job.layout.expert_tensor // _NODE)
+        rows = _DEEPEP_ROWS + (_DEEPEP_NODE_ROWS * nodes if nodes > 1 else 0)
+        return rows * (2 * hidden + 2056)
+    return 2 * job.precision.activation_bytes * routed_rows(job) * hidden

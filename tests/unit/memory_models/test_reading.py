@@ -79,10 +79,10 @@ def test_the_deprecated_moe_layer_recompute_is_the_module_moe() -> None:
 
 
 def test_what_is_not_modelled_is_listed() -> None:
-    config = changed(model__cuda_graph_impl="local", model__cpu_offloading=True, model__brand_new_knob=7)
+    config = changed(model__fp4="nvfp4", model__tp_comm_overlap=True, model__brand_new_knob=7)
     ignored = " / ".join(read_bridge_config(config, world_size=1, images=IMAGE).ignored)
-    assert "model.cuda_graph_impl" in ignored
-    assert "model.cpu_offloading" in ignored
+    assert "model.fp4" in ignored
+    assert "model.tp_comm_overlap" in ignored
     assert "model.brand_new_knob: unknown" in ignored
 
 

@@ -102,10 +102,8 @@ def test_fsdp_needs_its_flag() -> None:
 
 
 def test_what_is_not_followed_is_listed() -> None:
-    reading = read_megatron_arguments(
-        GPT | {"cuda_graph_impl": "local"}, world_size=8, padded_vocabulary=50_304
-    )
-    assert reading.ignored == ("--cuda-graph-impl: not followed",)
+    reading = read_megatron_arguments(GPT | {"tp_comm_overlap": True}, world_size=8, padded_vocabulary=50_304)
+    assert reading.ignored == ("--tp-comm-overlap: not followed",)
 
 
 def test_tied_embeddings_count_once_in_the_model() -> None:
