@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from memory_models.configurations import read_configuration
+from memory_models.distributions import Distribution, Unknowns
 from memory_models.job import Card
 from memory_models.megatron_arguments import parse_arguments
 from memory_models.reading import Reading
@@ -54,6 +55,7 @@ def read_file(
     settings: Sequence[str] = (),
     versions: Sequence[str] = (),
     card: Card = Card.HOPPER,
+    unknowns: Unknowns = Unknowns(),
 ) -> Reading:
     """The job of a file. Raises ValueError that names the file."""
     config = load_configuration(path)
@@ -66,6 +68,7 @@ def read_file(
             overrides=parse_settings(settings),
             versions=dict(map(_pair, versions)),
             card=card,
+            unknowns=unknowns,
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -98,6 +101,15 @@ def parse_capacity(words: str) -> int:
     if size <= 0:
         raise ValueError(f"{words!r} is no card's memory: it must be more than 0")
     return size
+
+
+def parse_distribution(words: str) -> Distribution:
+    """Values and weights: "1.0:5,1.2:4,1.8:1". Raises ValueError."""
+    try:
+        pairs = [pair.split(":") for pair in words.split(",")]
+        return Distribution.of({float(value): float(weight) for value, weight in pairs})
+    except ValueError as error:
+        raise ValueError(f"{words!r} is no distribution (1.0:5,1.2:4,1.8:1): {error}") from None
 
 
 def parse_images(words: str) -> ImageLoad:

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from firstbad.configuration_files import parse_capacity, read_file
+from firstbad.configuration_files import parse_capacity, parse_distribution, read_file
 from firstbad.memory_pictures import estimate_picture
 from firstbad.memory_tables import advice_view, comparison_view, estimate_view, remedies_view
 from memory_models.advice import advise
 from memory_models.answers import advice_answer, comparison_answer, estimate_answer, remedies_answer
 from memory_models.cards import CARDS, card_named
 from memory_models.comparison import compare
+from memory_models.distributions import Unknowns
 from memory_models.estimation import estimate
 from memory_models.job import Card
 from memory_models.reading import Reading
@@ -64,11 +65,23 @@ def estimate_command(
     images: Images = None,
     settings: Settings = None,
     upstream: Versions = None,
+    router_load: Annotated[
+        str | None,
+        typer.Option(help="Load factors of a rank, VALUE:WEIGHT,...: widens the band.", show_default=False),
+    ] = None,
+    image_load: Annotated[
+        str | None,
+        typer.Option(help="Patches of a sample, VALUE:WEIGHT,...: widens the band.", show_default=False),
+    ] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into this file too.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Say how many bytes a training job needs, on which rank, for what, and when."""
-    reading = _read(config, gpus, images, settings, upstream, card)
+    unknowns = Unknowns(
+        imbalance=parse_distribution(router_load) if router_load else None,
+        patches=parse_distribution(image_load) if image_load else None,
+    )
+    reading = _read(config, gpus, images, settings, upstream, card, unknowns)
     room = _capacity(capacity, card)
     answer = estimate(reading.job)
     if svg is not None:
@@ -141,6 +154,7 @@ def _read(
     settings: list[str] | None,
     versions: list[str] | None,
     card: str | None = None,
+    unknowns: Unknowns = Unknowns(),
 ) -> Reading:
     return read_file(
         path,
@@ -149,6 +163,7 @@ def _read(
         settings=settings or (),
         versions=versions or (),
         card=card_named(card).generation if card else Card.HOPPER,
+        unknowns=unknowns,
     )
 
 

@@ -13,11 +13,12 @@ from itertools import product
 from typing import Any
 
 from memory_models.calibration import DEFAULT, Calibration
-from memory_models.costs import EXCHANGE_SHARE
+from memory_models.costs import EXCHANGE_SHARE, bubble, tensor_cost
 from memory_models.estimation import estimate
 from memory_models.job import Card, Dispatcher, Granularity, Recompute, Sharding, TrainingJob
 from memory_models.layout import ParallelLayout
-from memory_models.proposals import MARGIN, selective_proposals
+from memory_models.proposal import MARGIN
+from memory_models.proposals_recompute import selective_proposals
 
 #: Tokens of a sequence that one context-parallel rank takes well (practice: CP about s / 4096).
 TOKENS_PER_CONTEXT_RANK = 4096
@@ -285,17 +286,12 @@ def layouts(job: TrainingJob) -> Iterator[ParallelLayout]:
 
 
 def _layout_cost(job: TrainingJob) -> float:
-    """Share of a step lost to tensor ranks, bubbles, expert exchange and recompute (formulas, section 9).
-
-    Measured for a dense 70B: from 4 to 8 tensor ranks -28 %. The others are counted, certainty C.
-    """
+    """Share of a step lost to tensor ranks, bubbles, expert exchange and recompute (formulas, section 9)."""
     layout = job.layout
-    tensor = {1: 0.0, 2: 0.08, 4: 0.18}.get(layout.tensor, 0.4)
-    bubble = (layout.pipeline - 1) / (layout.virtual_pipeline * job.microbatches)
     exchange = EXCHANGE_SHARE / 2 * (1 - 1 / layout.expert)
     again = {Granularity.NONE: 0.0, Granularity.SELECTIVE: 0.15, Granularity.FULL: 1 / 3}
     recompute = again[job.recompute.granularity]
-    return tensor + bubble + exchange + recompute
+    return tensor_cost(layout.tensor) + bubble(job) + exchange + recompute
 
 
 def _kernels(job: TrainingJob) -> Iterator[Advice]:

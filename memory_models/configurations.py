@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
+from memory_models.distributions import Unknowns
 from memory_models.job import Batch, Card
 from memory_models.layout import ParallelLayout
 from memory_models.megatron_arguments import DEFAULTS, destinations
@@ -69,16 +70,19 @@ def read_configuration(
     overrides: Mapping[str, Any] | None = None,
     versions: Mapping[str, Any] | None = None,
     card: Card = Card.HOPPER,
+    unknowns: Unknowns = Unknowns(),
 ) -> Reading:
     """The job of a configuration.
 
     ``overrides`` are Bridge's keys ("train.micro_batch_size") or, over Megatron-LM's arguments, theirs; a
     Hugging Face model needs them for its layout and batch. ``versions`` say what upstream runs it (see
-    `upstream_at`); a section "upstream" of the configuration says the same. Raises ValueError that names
+    `upstream_at`); a section "upstream" of the configuration says the same. ``unknowns`` widen the band.
+    Raises ValueError that names
     what is missing and how to give it.
     """
     try:
-        return _read(dict(config), world_size, images, dict(overrides or {}), dict(versions or {}), card)
+        found = _read(dict(config), world_size, images, dict(overrides or {}), dict(versions or {}), card)
+        return replace(found, job=replace(found.job, unknowns=unknowns))
     except (TypeError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
         # A word where a number belongs, a list where a mapping does: the reader trips over it at any depth.
         raise ValueError(f"a value has a kind that it cannot have: {error}") from error

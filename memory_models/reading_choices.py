@@ -137,7 +137,8 @@ def read_optimizer(optimizer: Section, ddp: Section, precision: Precision) -> Op
     main, first, second = (dtype_bytes(optimizer.get(name), 4) for name in names)
     kind = str(optimizer.get("optimizer", "adam")).lower()
     if aware and master:
-        remainders = optimizer.flag("store_param_remainders") and main == 4 and precision.parameter_bytes == 2
+        stored = optimizer.get("store_param_remainders") is not False  # on where nothing is said
+        remainders = stored and main == 4 and precision.parameter_bytes == 2
         master = 2 if remainders else main
     if not aware:
         first = second = 4

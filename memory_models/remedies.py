@@ -13,7 +13,8 @@ from typing import Any
 from memory_models.calibration import DEFAULT, Calibration
 from memory_models.estimation import Estimate, estimate
 from memory_models.job import TrainingJob
-from memory_models.proposals import MARGIN, Proposal, proposals
+from memory_models.proposal import MARGIN, Proposal
+from memory_models.proposals import proposals
 
 #: A saving below this share of the whole is not worth naming.
 LEAST_SAVING = 0.002
@@ -86,7 +87,10 @@ def _together(
         for proposal in proposals(current, capacity_bytes, calibration):
             if proposal.job is None or proposal.why_not or proposal.alters_training:
                 continue
-            after = estimate(proposal.job, calibration)
+            try:
+                after = estimate(proposal.job, calibration)
+            except ValueError:  # a size that its ranks cannot share
+                continue
             saving = answer.worst.device_bytes - after.worst.device_bytes
             if saving > LEAST_SAVING * answer.worst.device_bytes:
                 candidates.append((saving / (0.05 + max(0.0, proposal.slowdown)), proposal, after))
@@ -122,7 +126,10 @@ def _remedy(proposal: Proposal, before: Estimate, capacity_bytes: int, calibrati
     if proposal.job is None:
         why_not = why_not or "the changed job cannot be laid out"
     elif not why_not:
-        after = estimate(proposal.job, calibration).worst.device_bytes
+        try:
+            after = estimate(proposal.job, calibration).worst.device_bytes
+        except ValueError as error:  # a size that its ranks cannot share
+            why_not = str(error)
     return Remedy(
         title=proposal.title,
         change=proposal.change,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from memory_models.answers import advice_answer, comparison_answer, estimate_answer, remedies_answer
 from memory_models.cards import card_named
 from memory_models.configurations import read_configuration
+from memory_models.distributions import Distribution, Unknowns
 from memory_models.job import Card
 from memory_models.reading import Reading
 from memory_models.shapes import ImageLoad
@@ -75,6 +77,19 @@ class ConfigurationRequest(_Shape):
     )
 
 
+class UnknownsRequest(_Shape):
+    """What the data may bring, as value -> weight; it widens the band of an estimate."""
+
+    model_config = ConfigDict(title="Unknowns")
+
+    imbalance: dict[float, float] | None = Field(
+        default=None, max_length=1000, description="Routed rows of a rank over the balanced number."
+    )
+    patches: dict[float, float] | None = Field(
+        default=None, max_length=1000, description="Patches of one sample."
+    )
+
+
 class EstimateRequest(ConfigurationRequest):
     """A question about a configuration."""
 
@@ -109,6 +124,7 @@ class EstimateRequest(ConfigurationRequest):
         default=None,
         description="Memory of one card; the card's where not given. Remedies and advice need it.",
     )
+    unknowns: UnknownsRequest = UnknownsRequest()
     against: ConfigurationRequest | None = Field(
         default=None, description="The second configuration of a comparison; the first is the good one."
     )
@@ -141,6 +157,9 @@ def ask(_caller: Reader, wanted: EstimateRequest) -> dict[str, Any]:
     errors: list[FieldError] = []
     generation, capacity = _card(wanted, errors)
     reading = _read(wanted, "config", generation, errors)
+    unknowns = _unknowns(wanted.unknowns, errors)
+    if reading is not None:
+        reading = replace(reading, job=replace(reading.job, unknowns=unknowns))
     other = _second(wanted, generation, errors) if wanted.question is Question.COMPARISON else None
     if wanted.question in (Question.REMEDIES, Question.ADVICE) and capacity is None:
         repair = "give the memory of one card in bytes, or name the card"
@@ -169,6 +188,17 @@ def _card(wanted: EstimateRequest, errors: list[FieldError]) -> tuple[Card, int 
         errors.append(FieldError(field="card", message=str(error), repair="or give capacity_bytes alone"))
         return Card.HOPPER, wanted.capacity_bytes
     return card.generation, wanted.capacity_bytes or card.capacity_bytes
+
+
+def _unknowns(wanted: UnknownsRequest, errors: list[FieldError]) -> Unknowns:
+    found: dict[str, Distribution | None] = {}
+    for name, held in (("imbalance", wanted.imbalance), ("patches", wanted.patches)):
+        try:
+            found[name] = Distribution.of(held) if held is not None else None
+        except ValueError as error:
+            repair = "give value: weight pairs, such as {'1.0': 5, '1.2': 4}"
+            errors.append(FieldError(field=f"unknowns.{name}", message=str(error), repair=repair))
+    return Unknowns(**found)
 
 
 def _second(wanted: EstimateRequest, card: Card, errors: list[FieldError]) -> Reading | None:

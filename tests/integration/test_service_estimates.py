@@ -35,6 +35,15 @@ def test_an_estimate_adds_up_and_says_whether_it_fits(scene: ServiceScene) -> No
     assert row["ignored"] == []
 
 
+def test_an_uneven_router_widens_the_band(scene: ServiceScene) -> None:
+    plain, wide = (
+        ask(scene, unknowns=unknowns).json()["ranks"][0]
+        for unknowns in ({}, {"imbalance": {"1.0": 5, "2.0": 1}})
+    )
+    assert wide["high_bytes"] > plain["high_bytes"]
+    assert wide["allocated_bytes"] == plain["allocated_bytes"]
+
+
 def test_a_comparison_explains_its_delta_by_keys(scene: ServiceScene) -> None:
     bad = {"config": qwen_recipe(train__micro_batch_size=2), "world_size": 32}
     row = ask(scene, question="comparison", against=bad).json()
@@ -61,6 +70,7 @@ def test_remedies_and_advice_take_the_memory_of_a_card(scene: ServiceScene) -> N
         ({"config": qwen_recipe(model__vision_config={"depth": [], "num_position_embeddings": 1})}, "config"),
         ({"upstream": {"megatron-bridge": "main"}}, "config"),
         ({"card": "z9000"}, "card"),
+        ({"unknowns": {"imbalance": {"1.0": 0}}}, "unknowns.imbalance"),
         ({"question": "remedies"}, "capacity_bytes"),
         ({"question": "comparison"}, "against"),
         ({"question": "comparison", "against": {"config": {}, "world_size": 8}}, "against.config"),

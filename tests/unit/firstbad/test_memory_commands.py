@@ -54,6 +54,14 @@ def test_an_estimate_is_shown_with_bars_parts_and_headroom(recipe: Path) -> None
         assert words in done.stdout
 
 
+def test_a_distribution_of_loads_widens_the_band(recipe: Path) -> None:
+    plain = answer("estimate", recipe, "--gpus", "32")["ranks"][0]
+    loads = ("--router-load", "1.0:5,2.0:1", "--image-load", "196:1,4096:2,16384:1")
+    wide = answer("estimate", recipe, "--gpus", "32", *loads)["ranks"][0]
+    assert wide["high_bytes"] > plain["high_bytes"]
+    assert wide["allocated_bytes"] == plain["allocated_bytes"]
+
+
 def test_the_picture_of_an_estimate_is_one_svg_with_a_bar_a_rank(recipe: Path, tmp_path: Path) -> None:
     picture = tmp_path / "estimate.svg"
     settings = ("--set", "model.pipeline_model_parallel_size=2")
@@ -133,6 +141,7 @@ def test_a_hugging_face_model_and_a_script_of_arguments_are_read_too(tmp_path: P
         (("estimate", "RECIPE", "--gpus", "8", "--card", "z9000"), "choose one of"),
         (("estimate", "RECIPE", "--gpus", "8", "--images", "big"), "write patches"),
         (("estimate", "RECIPE", "--gpus", "7"), "do not divide"),
+        (("estimate", "RECIPE", "--gpus", "8", "--router-load", "much"), "is no distribution"),
         (("estimate", "RECIPE", "--gpus", "8", "--set", "nonsense"), "is not KEY=VALUE"),
         (("estimate", "RECIPE", "--gpus", "8", "--upstream", "megatron-bridge=main"), "neither a release"),
         (("remedies", "RECIPE", "--gpus", "8"), "--capacity 80GiB, or --card h100"),

@@ -1,0 +1,143 @@
+"""Recompute: what can be computed again instead of being kept, what it costs, and what refuses it.
+
+Never proposed is what does not exist: recompute of a Hugging Face tower, selective recompute of the Qwen
+tower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from memory_models.costs import EXCHANGE_SHARE, recompute_slowdown
+from memory_models.job import Capture, Granularity, Recompute, TrainingJob
+from memory_models.proposal import Proposal, changed_job
+from memory_models.shapes import FeedForward, LatentAttentionShape
+
+#: Selective modules, the parts whose forward they repeat, and a measured slowdown where there is one.
+_SELECTIVE: tuple[tuple[str, tuple[str, ...], float | None, str], ...] = (
+    ("moe_act", (), 0.020, "measured: Moonlight-16B on 8 H100, -1.85 % memory, +2.0 % time"),
+    ("layernorm", (), 0.031, "measured: Nemotron-3-Nano, -1.0 GB, +3.1 % time"),
+    ("mla_up_proj", (), 0.052, "measured: Moonlight-16B on 8 H100, +5.2 % time"),
+    ("core_attn", ("scores",), None, "one more forward of the scores"),
+    ("mlp", ("dense",), None, "one more forward of the dense layers; measured: dense 70B -16 % throughput"),
+    ("shared_experts", (), 0.02, "one more forward of the shared experts (C)"),
+    ("moe", ("experts",), None, "one more forward of router and experts, and their exchange again (+50 %)"),
+)
+
+
+def selective_proposals(job: TrainingJob) -> Iterator[Proposal]:
+    """Every selective module that this job's layers have and that is not recomputed yet."""
+    kinds = {layer.feed_forward for layer in job.text.layers}
+    applicable = {
+        "moe_act": FeedForward.EXPERTS in kinds,
+        "layernorm": True,
+        "mla_up_proj": isinstance(job.text.attention, LatentAttentionShape),
+        "core_attn": True,
+        "mlp": FeedForward.DENSE in kinds,
+        "shared_experts": job.text.experts is not None and job.text.experts.shared_size > 0,
+        "moe": FeedForward.EXPERTS in kinds,
+    }
+    if job.recompute.granularity is Granularity.FULL:
+        return
+    chosen = job.recompute.modules if job.recompute.granularity is Granularity.SELECTIVE else frozenset()
+    for module, parts, measured, source in _SELECTIVE:
+        if not applicable[module] or module in chosen:
+            continue
+        slowdown = measured if measured is not None else recompute_slowdown(job, *parts)
+        if module == "moe" and job.layout.expert > 1:
+            slowdown += EXCHANGE_SHARE / 2
+        yield _selective(job, chosen | {module}, slowdown, source)
+    if applicable["moe"] and not chosen:
+        yield _selective(
+            job,
+            frozenset({"moe", "layernorm"}),
+            recompute_slowdown(job, "experts") + 0.031 + (EXCHANGE_SHARE / 2 if job.layout.expert > 1 else 0),
+            "sum of the two; measured: Nemotron-3-Nano passes with them",
+        )
+
+
+def _selective(job: TrainingJob, modules: frozenset[str], slowdown: float, source: str) -> Proposal:
+    why_not = ""
+    if "moe_act" in modules and not job.routing.grouped_gemm:
+        why_not = "megatron-core recomputes moe_act only with moe_grouped_gemm"
+    elif "moe" in modules and job.routing.exchange_overlap:
+        why_not = "megatron-core asserts against recompute of moe with overlap_moe_expert_parallel_comm"
+    elif "shared_experts" in modules and job.routing.shared_overlap:
+        why_not = "megatron-core asserts against recompute of shared_experts with moe_shared_expert_overlap"
+    elif job.offloaded_layers:
+        why_not = "cpu_offloading of layers refuses any recompute"
+    elif modules & {"moe_act", "layernorm"} and job.precision.fp8 and job.precision.fp8_recipe == "delayed":
+        why_not = "megatron-core refuses moe_act and layernorm recompute with fp8 delayed scaling"
+    changed, problem = changed_job(
+        job, recompute=Recompute(granularity=Granularity.SELECTIVE, modules=modules)
+    )
+    return Proposal(
+        title=f"Recompute {' and '.join(sorted(modules))} in backward",
+        change={"model.recompute_granularity": "selective", "model.recompute_modules": sorted(modules)},
+        job=changed,
+        slowdown=slowdown,
+        cost=f"about {slowdown:.0%} of the step: the forward of {', '.join(sorted(modules))} again",
+        source=source,
+        why_not=why_not or problem,
+    )
+
+
+def full_proposals(job: TrainingJob) -> Iterator[Proposal]:
+    """Every layer, or half of each chunk's, replayed from its input."""
+    exchange = EXCHANGE_SHARE / 2 if job.layout.expert > 1 and job.text.has_experts else 0
+    why_not = ""
+    if job.routing.exchange_overlap:
+        why_not = "megatron-core asserts against full recompute with overlap_moe_expert_parallel_comm"
+    elif job.graphs.capture in (Capture.LOCAL, Capture.TRANSFORMER_ENGINE):
+        why_not = "megatron-core rejects full recompute with graphs of parts of layers (full_iteration only)"
+    elif job.offloaded_layers:
+        why_not = "cpu_offloading of layers refuses any recompute"
+    elif job.vision is not None and not job.vision.native and job.patches:
+        why_not = (
+            "Bridge 0.3.1 cannot recompute fully with images: its checkpoint hands the deepstack list to "
+            "save_for_backward, which takes tensors only"
+        )
+    widest = max((len(chunk.layers) for rank in job.chunks for chunk in rank), default=0)
+    half = widest // 2
+    if half:
+        yield Proposal(
+            title=f"Recompute the first {half} layers of each stage in backward",
+            change={
+                "model.recompute_granularity": "full",
+                "model.recompute_method": "block",
+                "model.recompute_num_layers": half,
+            },
+            job=replace(job, recompute=Recompute(granularity=Granularity.FULL, method="block", layers=half)),
+            slowdown=(1 / 3 + exchange) * half / widest,
+            cost="one more forward pass of these layers, and of the whole tower where it is Megatron's",
+            source="formulas section 9, by the share of layers",
+            why_not=why_not,
+        )
+    yield Proposal(
+        title="Recompute every layer in backward",
+        change={
+            "model.recompute_granularity": "full",
+            "model.recompute_method": "uniform",
+            "model.recompute_num_layers": 1,
+        },
+        job=replace(job, recompute=Recompute(granularity=Granularity.FULL)),
+        slowdown=1 / 3 + exchange,
+        cost="one more forward pass, tensor-parallel and expert exchange included",
+        source="formulas section 9 (4/3 of the work; literature 30-36 % of the step)",
+        why_not=why_not,
+    )
+
+
+def adapter_proposals(job: TrainingJob) -> Iterator[Proposal]:
+    """Adapters that keep the gathered sequence can gather it again."""
+    if job.adapters is None or job.adapters.regather or job.layout.sequence_shard == 1:
+        return
+    yield Proposal(
+        title="Gather the adapters' input again in backward",
+        change={"peft.sequence_parallel_input_regather": True},
+        job=replace(job, adapters=replace(job.adapters, regather=True)),
+        slowdown=0.03,
+        cost="one more all-gather for each adapted layer",
+        source="measured by Bridge: -1.6 to -10 % memory, -0.3 to -6.7 % speed",
+    )
