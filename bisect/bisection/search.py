@@ -154,6 +154,9 @@ class Search:
     def cancellable(self, pending: Sequence[Trial]) -> tuple[Trial, ...]:
         """The running trials that no longer matter: all of them once there is an answer, before that those
         that tell next to nothing beside what their workers could try instead.
+
+        What `next` would ask for again is never among them, else a trial would be started and stopped
+        for ever.
         """
         if conclusion(self._standing) is not None:
             return tuple(pending)
@@ -161,8 +164,19 @@ class Search:
         information = Outlook.of(standing.posterior).information(np.arange(len(self.line)))
         information[standing.open] += CONFIRMATION_WORTH * self._needed(standing, [])
         least = CANCELLED_BELOW * information[standing.open].max(initial=0.0)
-        places = [(trial, self.line.places.get(trial.state.commit)) for trial in pending]
-        return tuple(trial for trial, place in places if place is not None and information[place] < least)
+        kept = list(pending)
+        for trial in pending:
+            place = self.line.places.get(trial.state.commit)
+            others = [other for other in kept if other is not trial]
+            if place is None or information[place] >= least or self._would_ask(trial, others):
+                continue
+            kept = others
+        gone = [trial for trial in pending if trial not in kept]
+        return tuple(trial for trial in gone if not self._would_ask(trial, kept))
+
+    def _would_ask(self, trial: Trial, running: Sequence[Trial]) -> bool:
+        asked = self.next(self.spec.parallel, running)
+        return not isinstance(asked, Finding) and any(trial.state == other.state for other in asked)
 
     @cached_property
     def _least_worth(self) -> float:

@@ -146,6 +146,7 @@ def drive(
             return decision, entries
         running += decision
         assert running, "the search waits for nothing"
+        running = _without_cancelled(search, running)
         trial = running.pop(order(running))
         entry = LedgerEntry(
             sequence=len(entries), trial=trial, measurement=line.run(trial, worker_for(trial, spec.workers))
@@ -153,6 +154,16 @@ def drive(
         search.record(entry)
         entries.append(entry)
     raise AssertionError("the search does not come to an end")
+
+
+def _without_cancelled(search: Search, running: list[Trial]) -> list[Trial]:
+    """As production does; what is cancelled must not be asked for again before anything new is known."""
+    gone = search.cancellable(running)
+    kept = [trial for trial in running if trial not in gone]
+    asked = search.next(search.spec.parallel, kept)
+    assert isinstance(asked, Finding) or not {t.state for t in gone} & {t.state for t in asked}
+    assert kept, "every running trial is cancelled, and the search is not over"
+    return kept
 
 
 def worker_for(trial: Trial, workers: int) -> str:
