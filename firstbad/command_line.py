@@ -180,7 +180,7 @@ def submit(
     wait: Annotated[bool, typer.Option(help="Watch it to its end.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Ask for a bisection of good..bad."""
+    """Ask for a bisection of good..bad. Exits with 2 if the request was rejected."""
     from firstbad.watching import watch as watch_bisection
 
     request = {
@@ -198,8 +198,27 @@ def submit(
             _print_json(bisection)
         elif bisection["status"] == "ended":
             _print_report(client, bisection["id"], "text")
+        elif bisection["status"] == "planned":
+            out.print(_plan_text(bisection), markup=False, soft_wrap=True)
         else:
             out.print(f"bisection {bisection['id']} is {bisection['status']}", markup=False)
+    if (bisection.get("finding") or {}).get("kind") == "rejected":
+        raise SystemExit(EXIT_USAGE)
+
+
+def _plan_text(bisection: Any) -> str:
+    plan = bisection["plan"]
+    lines = [
+        f"{plan['commits']} suspects, which are {plan['states']} states that can differ in the repro, "
+        f"in {plan['environments']} environments",
+        f"about {plan['trials']:.0f} trials on {plan['workers']} workers",
+    ]
+    if plan["seconds"] is not None:
+        lines.append(f"about {plan['seconds'] / 60:.0f} minutes, {plan['gpu_hours']:.1f} GPU hours")
+    else:
+        lines.append("how long is not known: no trial of this profile was run yet")
+    lines.append(f"start it with: firstbad confirm {bisection['id']}")
+    return "\n".join(lines)
 
 
 @app.command()
@@ -259,7 +278,8 @@ def list_bisections(as_json: Json = False) -> None:
 def confirm(bisection: str) -> None:
     """Start a bisection that was only planned."""
     with _client() as client:
-        out.print(client.confirm(bisection)["status"])
+        client.confirm(bisection)
+    out.print(f"started; follow it with: firstbad watch {bisection}", markup=False)
 
 
 @app.command()

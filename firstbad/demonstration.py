@@ -137,4 +137,5 @@ def _conclude(
         planted = f"{nightly.culprit[:10]}, {result.mechanism}" if nightly.culprit else "nothing"
         say(console, f"Right: what was planted is {planted}.")
     say(console, f"{result.trials} trials in {result.seconds:.0f} s. The report: {html_path} and {json_path}")
+    say(console, "`firstbad up` shows it, and every other bisection of this machine, in the browser.")
     return result

@@ -20,7 +20,6 @@ from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
 from bisection.report import Evidence, rejected_report
 from bisection.search import Search
-from bisection.specification import BisectionSpec
 from workers.context import WorkerContext
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
@@ -85,10 +84,10 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
             return False
 
 
-def _refusal(row: BisectionRow, spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Finding | None:
-    """A configuration key that the bad end does not have is the request's fault, not a commit's."""
+def _refusal(row: BisectionRow, search: Search, ledger: Sequence[LedgerEntry]) -> Finding | None:
+    """A configuration key that the bad end's state does not have is the request's fault, not a commit's."""
     for entry in ledger:
-        if entry.trial.state.commit == spec.range.bad.hash:
+        if search.line.places.get(entry.trial.state.commit) == search.line.last:
             key = refused_key(entry.measurement, row.request.get("overrides") or {})
             if key is not None:
                 why = (
@@ -140,7 +139,7 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     if limit is not None and _age_seconds(row.created_at) > limit:
         why = f"The budget of {limit:g} seconds is spent."
         return _conclude(context, row, search.answer_now(why, "budget-spent"))
-    refusal = _refusal(row, spec, ledger)
+    refusal = _refusal(row, search, ledger)
     if refusal is not None:
         return _conclude(context, row, refusal)
     decision = search.next(spec.parallel, pending)

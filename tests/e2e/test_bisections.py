@@ -138,6 +138,9 @@ def test_an_override_that_the_training_does_not_know_is_rejected_by_name(
     client: Client, training: Training
 ) -> None:
     hashes = training.commits(GOOD, GOOD, BAD)
+    # The bad end is then the state of an earlier commit: only that one is run.
+    hashes.append(training.scene.commit("Change nothing that matters", README__md="words"))
+    training.write_profile("small", relevant_paths=["train.py", "plan.json"])
     overrides = {"train.micro_batch_sise": 2}
     finding = finish(client, request(hashes[0], hashes[-1], overrides=overrides))["finding"]
     assert (finding["kind"], finding["problem"]) == ("rejected", "unknown-configuration-key")

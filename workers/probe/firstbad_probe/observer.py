@@ -280,7 +280,7 @@ class Observer:
             }
         )
         self.scopes.step += 1
-        self._tell(f"step {self.scopes.step} taken, peak {peak_bytes / 2**20:.1f} MiB")
+        self._tell(f"{self.scopes.step} steps taken, peak {peak_bytes / 2**20:.1f} MiB")
 
     def _see_configuration(self, configuration: Any) -> None:
         model = getattr(configuration, "model", None)

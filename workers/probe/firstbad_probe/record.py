@@ -121,7 +121,7 @@ def invalid_reasons(
     """Why the trial is not what was asked, whatever it measured."""
     reasons = []
     if error is None and len(observer.steps) < settings.minimum_steps:
-        reasons.append(f"only {len(observer.steps)} of at least {settings.minimum_steps} steps were taken")
+        reasons.append(_too_few(len(observer.steps), settings.minimum_steps))
     for module, prefix in settings.expected_imports.items():
         file = imports.get(module) or _file_of(module)
         if file is None:
@@ -215,3 +215,12 @@ def _refusal(observer: Observer) -> dict[str, Any] | None:
         "allocated_bytes": refusal.allocated_bytes,
         "reserved_bytes": refusal.allocated_bytes,
     }
+
+
+def _too_few(taken: int, minimum: int) -> str:
+    if taken == 0:
+        return (
+            "no step was seen: the probe counts calls of megatron.bridge.training.train.train_step, "
+            "so the script must train through Megatron Bridge's own loop"
+        )
+    return f"only {taken} of at least {minimum} steps were taken"
