@@ -119,9 +119,11 @@ def install(
 
     @app.exception_handler(BadCatalogueFile)
     def on_bad_catalogue(request: Request, error: BadCatalogueFile) -> Response:
-        # The message names files of the operator's machine: it is for the log only.
         log.error("catalogue file is not valid", reason=str(error))
-        return answer(request, Problem(problems.BAD_CATALOGUE, problems.BAD_CATALOGUE.cause))
+        if "authorization" not in request.headers:  # a webhook's sender: none of its business
+            return answer(request, Problem(problems.BAD_CATALOGUE, problems.BAD_CATALOGUE.cause))
+        folder = request.app.state.parts.catalogue.folder
+        return answer(request, Problem(problems.BAD_CATALOGUE, str(error).replace(f"{folder}/", "")))
 
     @app.exception_handler(OperationalError)
     @app.exception_handler(InterfaceError)

@@ -536,14 +536,14 @@ def test_the_service_is_ready_without_a_broker(scene: ServiceScene) -> None:
     assert answer.json() == {"status": "ready", "broker": "away"}
 
 
-def test_a_broken_catalogue_is_the_operators_matter_and_hides_its_paths(scene: ServiceScene) -> None:
+def test_a_broken_catalogue_is_told_by_file_but_not_by_the_path_of_the_machine(scene: ServiceScene) -> None:
     (scene.catalogue_folder / "profiles" / f"{PROFILE}.yaml").write_text("name: [")
     ready = scene.anonymous.get("/readyz")
     assert problem(ready, 503, "not-ready")["errors"][0]["field"] == "catalogue"
     listed = scene.client.get("/v1/profiles")
     problem(listed, 503, "bad-catalogue")
     created = scene.client.post("/v1/bisections", json=REQUEST)
-    problem(created, 503, "bad-catalogue")
+    assert f"profiles/{PROFILE}.yaml" in problem(created, 503, "bad-catalogue")["detail"]
     assert str(scene.catalogue_folder) not in ready.text + listed.text + created.text
 
 
