@@ -109,7 +109,9 @@ def comparison_view(answer: Comparison, before: Reading, after: Reading) -> Rend
         Text(f"{name}: {show_bytes(rank.allocated_bytes)} on rank {rank.stage}, at its {rank.instant}")
         for name, rank in pair
     ]
-    lines.append(Text(f"difference: {show_bytes(answer.delta_bytes, signed=True)}", "bold"))
+    words = f"difference: {show_bytes(answer.delta_bytes, signed=True)} allocated"
+    words += f", {show_bytes(answer.device_delta_bytes, signed=True)} on the card"
+    lines.append(Text(words, "bold"))
     if answer.delta:
         table = _table("grew by", "component", "category")
         for (component, category), count in sorted(answer.delta.items(), key=lambda row: -abs(row[1])):

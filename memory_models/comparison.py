@@ -14,7 +14,7 @@ from typing import Any
 from memory_models.breakdown import Cell
 from memory_models.calibration import DEFAULT, Calibration
 from memory_models.configuration_keys import BRIDGE_KEYS
-from memory_models.estimation import Estimate, estimate
+from memory_models.estimation import Estimate, RankEstimate, estimate
 from memory_models.job import TrainingJob
 
 #: The name of what several keys do only together.
@@ -32,6 +32,8 @@ class KeyEffect:
     delta_bytes: int | None
     #: what it does last: the second job against itself with this key switched back
     last_delta_bytes: int | None = None
+    #: as delta_bytes, with what lies outside the allocator's figure: fragmentation, contexts, buffers
+    device_delta_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -40,6 +42,7 @@ class KeyEffect:
             "after": plain(self.after),
             "delta_bytes": self.delta_bytes,
             "last_delta_bytes": self.last_delta_bytes,
+            "device_delta_bytes": self.device_delta_bytes,
         }
 
 
@@ -57,12 +60,18 @@ class Comparison:
         """The second job's peak minus the first's, in allocated bytes of the worst ranks."""
         return self.after.worst.allocated_bytes - self.before.worst.allocated_bytes
 
+    @property
+    def device_delta_bytes(self) -> int:
+        """The same, with fragmentation, contexts and buffers outside the allocator."""
+        return self.after.worst.device_bytes - self.before.worst.device_bytes
+
     def to_json(self) -> dict[str, Any]:
         return {
             "version": 1,
             "before": _summary(self.before),
             "after": _summary(self.after),
             "delta_bytes": self.delta_bytes,
+            "device_delta_bytes": self.device_delta_bytes,
             "delta": [
                 {"component": component.value, "category": category.value, "bytes": count}
                 for (component, category), count in sorted(self.delta.items())
@@ -98,7 +107,7 @@ def compare(before: TrainingJob, after: TrainingJob, calibration: Calibration = 
     Raises ValueError where one of the two cannot be laid out.
     """
     first, second = estimate(before, calibration), estimate(after, calibration)
-    start, end = first.worst.allocated_bytes, second.worst.allocated_bytes
+    start, end = first.worst, second.worst
     differing = [(path, old, new) for path, old, new in differences(before, after)]
     effects = []
     for path, old, new in differing:
@@ -109,12 +118,15 @@ def compare(before: TrainingJob, after: TrainingJob, calibration: Calibration = 
                 key=BRIDGE_KEYS.get(path, path),
                 before=old,
                 after=new,
-                delta_bytes=None if alone is None else alone - start,
-                last_delta_bytes=None if without is None else end - without,
+                delta_bytes=None if alone is None else alone.allocated_bytes - start.allocated_bytes,
+                last_delta_bytes=None if without is None else end.allocated_bytes - without.allocated_bytes,
+                device_delta_bytes=None if alone is None else alone.device_bytes - start.device_bytes,
             )
         )
-    effects.sort(key=lambda effect: -abs(effect.delta_bytes or 0))
-    together = end - start - sum(effect.delta_bytes or 0 for effect in effects)
+    effects.sort(key=lambda e: (-abs(e.delta_bytes or 0), -abs(e.device_delta_bytes or 0)))
+    together = (
+        end.allocated_bytes - start.allocated_bytes - sum(effect.delta_bytes or 0 for effect in effects)
+    )
     if together and len(effects) > 1:
         effects.append(KeyEffect(key=TOGETHER, before=None, after=None, delta_bytes=together))
     return Comparison(
@@ -125,9 +137,9 @@ def compare(before: TrainingJob, after: TrainingJob, calibration: Calibration = 
     )
 
 
-def _peak(job: TrainingJob, path: str, value: Any, calibration: Calibration) -> int | None:
+def _peak(job: TrainingJob, path: str, value: Any, calibration: Calibration) -> RankEstimate | None:
     try:
-        return estimate(switched(job, path, value), calibration).worst.allocated_bytes
+        return estimate(switched(job, path, value), calibration).worst
     except ValueError:
         return None
 

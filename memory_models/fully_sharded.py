@@ -39,6 +39,13 @@ def fsdp_parts(job: TrainingJob, weights: tuple[Weights, ...], *, late: bool) ->
         return (_part("gradients to reduce", formula, reduced),)
     root = sum(group.elements for group in weights if not group.layer_unit)
     width = job.precision.parameter_bytes
+    if job.double_buffer:
+        # Two buffers of a unit for the weights and two for its gradients, from the first step to the last.
+        return (
+            _part("double buffer of weights", "2*w*U", 2 * width * unit),
+            _part("double buffer of gradients", "2*g*U", 2 * job.precision.gradient_bytes * unit),
+            _part("gathered root weights", "w*root", width * root),
+        )
     return (
         _part("gathered FSDP unit", "1.5*w*U", width * 3 * unit // 2),
         _part("gathered root weights", "w*root", width * root),

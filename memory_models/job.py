@@ -230,6 +230,7 @@ class TrainingJob:
     optimizer: OptimizerSetup = OptimizerSetup()
     precision: Precision = Precision()
     sharding: Sharding = Sharding.NONE
+    double_buffer: bool = False  #: of FSDP: units live in two buffers of the largest, for good
     frozen: Frozen = Frozen()
     routing: Routing = Routing()
     cross_entropy: CrossEntropy = CrossEntropy.NATIVE

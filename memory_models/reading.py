@@ -91,6 +91,7 @@ def read_bridge_config(
         optimizer=read_optimizer(optimizer, ddp, precision),
         precision=precision,
         sharding=read_sharding(ddp, dist, notes),
+        double_buffer=ddp.flag("fsdp_double_buffer"),
         frozen=read_frozen(model, vision is not None, notes)
         if adapters is None
         else Frozen(language=True, vision=True, projector=True),

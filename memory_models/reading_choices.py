@@ -202,6 +202,9 @@ def read_routing(model: Section, notes: list[str]) -> Routing:
             f"while the dispatcher is {dispatcher.value!r}"
         )
     balanced = model.flag("moe_router_force_load_balancing")
+    coefficient = model.get("moe_aux_loss_coeff")
+    if coefficient == 0 and not balanced and not model.flag("moe_router_enable_expert_bias"):
+        notes.append("model.moe_aux_loss_coeff is 0: nothing keeps the router balanced, see --router-load")
     if balanced:
         notes.append("the router is forced to balance: a real router's imbalance is hidden")
     capacity = model.get("moe_expert_capacity_factor")
