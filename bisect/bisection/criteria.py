@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from bisection.measurement import Measurement, Outcome
+from bisection.quantities import show_bytes
 
 OUT_OF_MEMORY_SIGNATURE = "out_of_memory"
 TIMED_OUT_SIGNATURE = "timed_out"
@@ -154,8 +155,8 @@ def _judge_refusal(criterion: Criterion, measurement: Measurement) -> Judgement:
     wanted = refused.allocated_bytes + refused.requested_bytes
     return Judgement(
         verdict=Verdict.BAD,
-        why=f"the allocator refused {refused.requested_bytes} bytes in {refused.component}, "
-        f"{refused.phase}, with {refused.allocated_bytes} allocated",
+        why=f"the allocator refused {show_bytes(refused.requested_bytes)} in {refused.component}, "
+        f"{refused.phase}, with {show_bytes(refused.allocated_bytes)} allocated",
         value=wanted,
         limit=limit,
         signature=OUT_OF_MEMORY_SIGNATURE,
@@ -179,11 +180,18 @@ def _judge_value(criterion: Criterion, measurement: Measurement) -> Judgement:
     verdict = Verdict.BAD if peak > limit else Verdict.GOOD
     return Judgement(
         verdict=verdict,
-        why=f"the peak of {peak} bytes is {'above' if verdict is Verdict.BAD else 'within'} {int(limit)}",
+        why=_against(peak, int(limit)),
         value=peak,
         limit=limit,
         signature=OUT_OF_MEMORY_SIGNATURE if verdict is Verdict.BAD else "",
     )
+
+
+def _against(peak: int, limit: int) -> str:
+    side, shown = ("above" if peak > limit else "within"), (show_bytes(peak), show_bytes(limit))
+    # Two figures that read alike do not show which side of the limit it was.
+    margin = f" by {show_bytes(abs(peak - limit))}" if shown[0] == shown[1] and peak != limit else ""
+    return f"the peak of {shown[0]} is {side} {shown[1]}{margin}"
 
 
 def _judge_throughput(criterion: Criterion, measurement: Measurement) -> Judgement:

@@ -100,6 +100,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             changes_left_out=wording.changes_left_out(report),
             remedies=[_RemedyWords.of(report, remedy) for remedy in wording.legal_remedies(report)],
             illegal=wording.illegal_remedies(report),
+            trials_words=wording.trials_words(report),
             trials=[wording.trial_words(report, row) for row in report.trials],
             documentation=documentation.rstrip("/"),
         )

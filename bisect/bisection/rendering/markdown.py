@@ -197,13 +197,13 @@ def _trials(report: CulpritReport, most: int) -> list[str]:
     inner = [
         code_block(timeline_picture(report), language="text") if timeline_picture(report) else "",
         _table(("trial", "commit", "verdict", "measured", "evidence"), rows) if rows else "",
-        f"{left_out} more trials are in the JSON and on the page." if left_out else "",
+        wording.trials_left_out(left_out),
         "**Belief after the last trial**\n\n" + code_block("\n".join(shares), language="text")
         if shares
         else "",
     ]
     stamp = wording.stamp(report)
-    summary = f"The evidence: {len(report.trials)} trials" + (f" ({stamp})" if stamp else "")
+    summary = f"The evidence: {wording.trials_words(report)}" + (f" ({stamp})" if stamp else "")
     return [_folded(summary, inner)]
 
 

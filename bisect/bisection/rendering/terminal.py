@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from bisection.finding import FindingKind
+from bisection.quantities import counted
 from bisection.rendering import wording
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.text_pictures import growth_picture, timeline_picture
@@ -115,10 +116,10 @@ def _changed(report: CulpritReport) -> Iterable[str]:
     if wording.changes_left_out(report):
         yield f"  {wording.changes_left_out(report)}"
     for file in files:
-        counted = f"  +{file.added} -{file.removed}" if file.added is not None else ""
-        yield f"  {visible(file.path)}{counted}"
+        lines = f"  +{file.added} -{file.removed}" if file.added is not None else ""
+        yield f"  {visible(file.path)}{lines}"
     if report.diff_summary and report.diff_summary.left_out:
-        yield f"  and {report.diff_summary.left_out} more files"
+        yield f"  and {counted(report.diff_summary.left_out, 'more file')}"
 
 
 def _recipe(recipe: Recipe, columns: int) -> Iterable[str]:
@@ -144,7 +145,7 @@ def _remedies(report: CulpritReport, columns: int) -> Iterable[str]:
 def _trials(report: CulpritReport, columns: int) -> Iterable[str]:
     if not report.trials:
         return
-    yield from _heading(f"THE EVIDENCE: {len(report.trials)} TRIALS", wording.stamp(report))
+    yield from _heading(f"THE EVIDENCE: {wording.trials_words(report).upper()}", wording.stamp(report))
     picture = timeline_picture(report, columns=columns)
     if picture:
         yield picture

@@ -15,7 +15,7 @@ from bisection.configuration_delta import show_value
 from bisection.criteria import CriterionKind, Verdict
 from bisection.finding import FindingKind
 from bisection.ledger import Purpose
-from bisection.quantities import show_bytes, show_confidence
+from bisection.quantities import counted, show_bytes, show_confidence
 from bisection.regression import RegressionKind
 from bisection.rendering.escaping import visible
 from bisection.report import CulpritReport
@@ -101,7 +101,9 @@ def stand_ins(report: CulpritReport) -> str:
     patches = report.simulation.patches if report.simulation else {}
     if not patches:
         return ""
-    return f"{len(patches)} stand-ins were used, {sum(patches.values()):,} times in one trial"
+    were = "was" if len(patches) == 1 else "were"
+    times = counted(sum(patches.values()), "time")
+    return f"{counted(len(patches), 'stand-in')} {were} used, {times} in one trial"
 
 
 def sides(report: CulpritReport) -> tuple[str, str]:
@@ -162,13 +164,26 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
         ("Range", f"{subject.good[:8]}..{subject.bad[:8]}", True),
         (
             "Size",
-            f"{subject.commits} commits, {len(report.trials)} trials, {duration(seconds)} of trials",
+            f"{counted(subject.commits, 'commit')}, {trials_words(report)}, {duration(seconds)} of trials",
             False,
         ),
         ("Ended", moment(subject.finished_at), False),
         ("Bisection", subject.bisection, True),
     ]
     return [row for row in rows if row[1]]
+
+
+def trials_words(report: CulpritReport) -> str:
+    return counted(len(report.trials), "trial")
+
+
+def trials_left_out(count: int) -> str:
+    """A sentence on trials that do not fit; "" if all do."""
+    return (
+        f"{counted(count, 'more trial')} {'is' if count == 1 else 'are'} in the JSON and on the page."
+        if count
+        else ""
+    )
 
 
 def duration(seconds: float) -> str:
@@ -283,7 +298,8 @@ def pin_rows(report: CulpritReport) -> list[tuple[str, str, str]]:
 def changes_left_out(report: CulpritReport) -> str:
     """A sentence on the rows that are not shown; "" if all are."""
     more = [max(0, len(rows or ()) - _MOST_CHANGES) for rows in (report.config_delta, report.pin_delta)]
-    return f"{sum(more)} more differences are in the JSON." if sum(more) else ""
+    are = "is" if sum(more) == 1 else "are"
+    return f"{counted(sum(more), 'more difference')} {are} in the JSON." if sum(more) else ""
 
 
 def remedy_change(remedy: RemedyRow) -> str:
@@ -347,7 +363,7 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         value = show_bytes(row.peak_bytes) if row.peak_bytes is not None else "–"
     details = [f"attempt {row.attempt}", duration(row.seconds)]
     if row.images:
-        details.append(f"{row.images} {'real' if row.real_data else 'mock'} images")
+        details.append(counted(row.images, f"{'real' if row.real_data else 'mock'} image"))
     details.append(
         f"limit {show_bytes(row.capacity_bytes)} enforced" if row.capacity_bytes else "no limit enforced"
     )
@@ -359,29 +375,13 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         verdict=str(row.verdict),
         sign=VERDICT_SIGNS[row.verdict],
         outcome=row.outcome.value.replace("_", " "),
-        reason=reason_words(row.reason),
+        reason=sentence(visible(row.reason, limit=300)),
         value=value,
         purpose=PURPOSE_WORDS[row.purpose],
         why=row.why,
         where=" on ".join(part for part in (row.worker, row.hardware or row.device) if part),
         details=", ".join(details),
     )
-
-
-def reason_words(reason: str) -> str:
-    """A judgement's sentence with its byte counts in binary units.
-
-    Judgements keep exact bytes; people read MiB.
-    """
-    words = visible(reason, limit=300).split(" ")
-    for index, word in enumerate(words):
-        bare = word.rstrip(".,;")
-        if bare.isascii() and bare.isdigit() and int(bare) >= 2**20:
-            tail = word[len(bare) :]
-            words[index] = show_bytes(int(bare)) + tail
-            if index + 1 < len(words) and words[index + 1].rstrip(",.;") == "bytes":
-                words[index + 1] = words[index + 1].removeprefix("bytes")
-    return sentence(" ".join(words).replace("  ", " ").replace(" ,", ","))
 
 
 def _is_throughput(report: CulpritReport) -> bool:

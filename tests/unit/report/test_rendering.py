@@ -403,3 +403,17 @@ def test_a_sentence_starts_with_a_capital_but_a_hash_stays_a_hash() -> None:
 )
 def test_a_moment_is_told_to_the_minute_in_utc(stamp: str, shown: str) -> None:
     assert moment(stamp) == shown
+
+
+def test_a_report_of_one_trial_counts_in_the_singular() -> None:
+    sample = samples.nothing()
+    entry = replace(
+        sample.ledger[0],
+        measurement=sample.ledger[0].measurement.evolve(images=1, patches={"dispatcher": 1}),
+    )
+    report = built(replace(sample, ledger=(entry,)))
+    for text in (render_html(report), render_markdown(report), render_text(report)):
+        assert "1 trial" in text.lower()
+        assert "1 stand-in was used, 1 time in one trial" in text
+        assert "1 real image," in text or "1 real image<" in text or "1 real image " in text
+        assert not re.search(r"\b1 (?:trials|stand-ins|times|real images|commits)\b", text, re.IGNORECASE)
