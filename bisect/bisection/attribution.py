@@ -11,6 +11,8 @@ The rule for two peaks. A measurement has one breakdown, taken at the instant of
   COMMUNICATION) was caught at one instant and missed at the other: it says where the peak moved,
   not what grew. It stays in the totals, and is left out of the choice of the component, unless
   nothing else grew.
+* A trial that crashed, or was not what was asked, has the bytes of what ran: that is told, and the
+  claim is lowered by one word.
 * A culprit that was stopped by a refused allocation has a truncated peak: it is only used where no
   whole one exists, every number is then a lower bound, and the claim is lowered by one word.
 """
@@ -44,6 +46,8 @@ __all__ = [
     "attribute",
     "choose_measurement",
     "explained_share",
+    "is_partial",
+    "is_truncated",
     "is_whole",
 ]
 
@@ -72,6 +76,17 @@ def choose_measurement(measurements: Sequence[Measurement]) -> Measurement | Non
 
 def is_whole(measurement: Measurement) -> bool:
     return measurement.outcome is Outcome.COMPLETED and measurement.peak is not None
+
+
+def is_truncated(measurement: Measurement) -> bool:
+    """A peak cut off by a refused allocation; other failures refuse nothing."""
+    refused = measurement.outcome is Outcome.OUT_OF_MEMORY or measurement.oom is not None
+    return refused and measurement.peak is not None
+
+
+def is_partial(measurement: Measurement) -> bool:
+    """A peak of a trial that crashed, ran out of time or was not what was asked."""
+    return measurement.peak is not None and not (is_whole(measurement) or is_truncated(measurement))
 
 
 def attribute(
@@ -149,7 +164,12 @@ def _memory(
     counted = _counted(cells, moved)
     ranking = sorted(_sum_by_component(counted).items(), key=lambda pair: -pair[1])
     leader, growth = ranking[0]
-    truncated = not (is_whole(parent) and is_whole(culprit))
+    truncated = is_truncated(parent) or is_truncated(culprit)
+    partial = [
+        f"{who}'s trial ended {m.outcome.value.replace('_', ' ')}"
+        for who, m in (("The parent", parent), ("The culprit", culprit))
+        if is_partial(m)
+    ]
     fragmentation = fragmentation_growth(before, after)
     load = image_load(parent, culprit, before, after)
     component = leader
@@ -172,9 +192,10 @@ def _memory(
     small = component_growth < SMALLEST_GROWTH_BYTES
     # A larger image load spreads over every component: the entry's share is small by nature.
     scattered = share is not None and share < 0.5 and not load
-    doubts = truncated + bool(ties) + scattered + 2 * small
+    doubts = truncated + bool(partial) + bool(ties) + scattered + 2 * small
     evidence = [
         _peaks_sentence(before, after),
+        *(f"{words}: its peak is that of what ran, and may not be the job's." for words in partial),
         *_limits_sentences(before, after, truncated=truncated, small=small),
         *_choice_sentences(component, leader, growth, ties, fragmentation),
         *load,

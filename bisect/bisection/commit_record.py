@@ -46,11 +46,12 @@ def compared_commits(
     """The two commits whose measurements tell what grew: a worker gathers evidence for them.
 
     FOUND: the parent and the culprit. SET: the last good commit before the set, and the first bad
-    one at or after its end. NONE: the two ends. REJECTED: none.
+    one at or after its end. NONE, and SET where no trial was judged bad: the two ends. REJECTED: none.
     """
     if finding.kind is FindingKind.REJECTED:
         return None
-    if finding.kind is FindingKind.NONE:
+    unaccused = finding.kind is FindingKind.SET and not any_bad(spec, ledger)
+    if finding.kind is FindingKind.NONE or unaccused:
         return spec.range.good.hash, spec.range.bad.hash
     if finding.kind is FindingKind.FOUND and finding.parent:
         return finding.parent, finding.commits[0]
@@ -60,6 +61,11 @@ def compared_commits(
     before = [c for c in hashes[:first] if verdicts.get(c) is Verdict.GOOD] or [hashes[0]]
     after = [c for c in hashes[last:] if verdicts.get(c) is Verdict.BAD] or [hashes[-1]]
     return before[-1], after[0]
+
+
+def any_bad(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> bool:
+    """Whether any trial was judged bad: without one, nothing is known of any commit's guilt."""
+    return any(judge(spec.criterion, entry.measurement).verdict is Verdict.BAD for entry in ledger)
 
 
 def best_measurement(

@@ -51,6 +51,9 @@ ACTIVITY_WORDS = {
 #: Problems with which the whole range was cleared; with others the search only ended without a name.
 _CLEARED = frozenset({"", "same-state", "good-end-is-bad", "bad-end-passes"})
 
+_NEITHER_END = "Nothing is known: neither end can be judged, and the profile probably needs repair."
+_NOTHING_BAD = "Nothing is known yet: no trial could be judged bad."
+
 _LAYER = re.compile(r"\b(?:layers|blocks)\.(\d+)\b")
 _PLAIN_INSTANT = re.compile(r"[\w. :/-]{1,80}", re.ASCII)
 
@@ -74,7 +77,9 @@ def headline(
     memory: MemoryPicture | None,
     time: TimePicture | None,
 ) -> tuple[Run, ...]:
-    """The finding in one sentence. ``commits`` are those of the finding, oldest first."""
+    """The finding in one sentence. ``commits`` are its suspects, oldest first: of a set, none where
+    no trial was judged bad.
+    """
     if finding.kind is FindingKind.REJECTED:
         return _plain(f"The bisection was not carried out: {_sentence(finding.why)}")
     if finding.kind is FindingKind.NONE:
@@ -82,6 +87,8 @@ def headline(
             return _plain(f"No commit was named: {_sentence(finding.why)}")
         confidence = f"(confidence {show_confidence(finding.confidence)})"
         return _plain(f"No commit of the range is to blame {confidence}: {_sentence(finding.why)}")
+    if not commits:
+        return _plain(_NEITHER_END if finding.problem == "all-untestable" else _NOTHING_BAD)
     tail = _tail(subject, regression, memory, time)
     confidence = f"(confidence {show_confidence(finding.confidence)})"
     if finding.kind is FindingKind.FOUND:

@@ -12,8 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bisection.attribution import ModelDelta, attribute, is_whole
-from bisection.commit_record import best_measurement, commit_in, commit_verdicts, compared_commits, trial_row
+from bisection.attribution import ModelDelta, attribute, is_partial, is_truncated
+from bisection.commit_record import (
+    any_bad,
+    best_measurement,
+    commit_in,
+    commit_verdicts,
+    compared_commits,
+    trial_row,
+)
 from bisection.commits import Commit, CommitRange
 from bisection.configuration_delta import KeyChange, configuration_delta
 from bisection.criteria import CriterionKind
@@ -88,7 +95,7 @@ class CulpritReport:
     subject: Subject | None = None
     culprit: Commit | None = None
     parent: Commit | None = None
-    suspects: tuple[Commit, ...] = ()  #: the commits of the finding, oldest first
+    suspects: tuple[Commit, ...] = ()  #: of the finding, oldest first; none where no trial was judged bad
     commits: tuple[Commit, ...] = ()  #: the range, oldest first
     compared: tuple[str, ...] = ()  #: the two commits whose measurements are compared
     regression: Regression | None = None
@@ -112,6 +119,11 @@ class CulpritReport:
     def summary(self) -> str:
         """The headline as plain text."""
         return plain_text(self.headline)
+
+    @property
+    def nothing_known(self) -> bool:
+        """A set in whose search no trial was judged bad: all of its commits are only untried."""
+        return self.finding.kind is FindingKind.SET and not self.suspects
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, "summary": self.summary, **encode_fields(self)}
@@ -145,6 +157,8 @@ def build_report(
     Raises ValueError if the finding names a commit that is not in the range.
     """
     commits = _of_finding(spec.range, finding)
+    if finding.kind is FindingKind.SET and not any_bad(spec, ledger):
+        commits = ()  # nobody is accused before a trial was judged bad
     found = finding.kind is FindingKind.FOUND
     culprit = commits[0] if found else None
     parent = commit_in(spec.range, finding.parent) if found and finding.parent else None
@@ -167,8 +181,7 @@ def build_report(
     pin_delta = _pin_delta(spec.range, pair, evidence) if pair else ()
     regression = None
     # Without a regression there are two ends to show, but nothing to attribute.
-    blames = finding.kind in (FindingKind.FOUND, FindingKind.SET)
-    if before and after and blames and before.device == after.device:
+    if before and after and commits and before.device == after.device:
         regression = attribute(
             before,
             after,
@@ -196,7 +209,10 @@ def build_report(
         diff_summary=evidence.diff_summary or (_paths_touched(culprit) if culprit else None),
         remedies=evidence.remedies,
         trials=trials,
-        posterior=_posterior(spec.range, evidence.posterior),
+        # Of a search that saw no bad trial, it is what was believed before: no evidence against anyone.
+        posterior=_posterior(spec.range, evidence.posterior)
+        if commits or finding.kind is not FindingKind.SET
+        else Posterior(),
         memory=memory,
         time=time,
         way_back=way_back(
@@ -285,7 +301,8 @@ def _memory(
         capacity_bytes=capacity,
         parent_steps=before.steps if before else (),
         culprit_steps=after.steps if after else (),
-        truncated=any(m is not None and m.peak is not None and not is_whole(m) for m in (before, after)),
+        truncated=any(is_truncated(m) for m in (before, after) if m),
+        partial=any(is_partial(m) for m in (before, after) if m),
     )
 
 

@@ -158,6 +158,7 @@ class MemoryPicture:
     parent_steps: tuple[Step, ...] = ()
     culprit_steps: tuple[Step, ...] = ()
     truncated: bool = False  #: a peak was cut off by a refused allocation
+    partial: bool = False  #: a peak is of a trial that crashed, or was not what was asked
 
 
 @dataclass(frozen=True, kw_only=True)

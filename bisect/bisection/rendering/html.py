@@ -77,13 +77,12 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
         .render(
             report=report,
             title=wording.title(report),
-            kicker=_KICKERS[report.finding.kind],
+            kicker="nothing known yet" if report.nothing_known else _KICKERS[report.finding.kind],
             style=Markup(_style()),
             policy=content_security_policy(),
             stamp=wording.stamp(report),
             stand_ins=wording.stand_ins(report),
-            disproof=wording.disproof(report),
-            show_why=report.finding.kind in (FindingKind.FOUND, FindingKind.SET),
+            why=wording.why(report),
             facts=wording.facts(report),
             pictures=pictures,
             throughput_first=throughput,
@@ -128,6 +127,8 @@ def _memory_caption(report: CulpritReport) -> str:
         return "Bytes at the instant of the peak, on the worst rank."
     if memory.truncated:
         return "Bytes when the allocation was refused: the run did not get to its own peak."
+    if memory.partial:
+        return f"Bytes at the highest instant that was recorded, on the worst rank. {wording.PARTIAL}"
     if not memory.capacity_bytes:
         return "Bytes at the instant of the peak, on the worst rank."
     over = memory.culprit.allocated_bytes - memory.capacity_bytes
@@ -155,7 +156,6 @@ def _environment() -> Environment:
     )
     environment.filters["visible"] = lambda text, limit=600: visible(str(text), limit=limit)
     environment.filters["block"] = terminal_safe
-    environment.filters["sentence"] = wording.sentence
     environment.filters["moment"] = wording.moment
     environment.filters["ticks"] = _ticks
     return environment

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from bisection.finding import FindingKind
 from bisection.rendering import wording
 from bisection.rendering.escaping import code_block, code_span, markup, prose
 from bisection.rendering.text_pictures import growth_picture, timeline_picture
@@ -40,8 +39,7 @@ def _render(report: CulpritReport, documentation: str, most: int) -> str:
         "## " + "".join(code_span(r.text) if r.foreign else prose(r.text) for r in report.headline)
     ]
     blocks += _stamp(report)
-    if report.finding.kind in (FindingKind.FOUND, FindingKind.SET):
-        blocks.append(f"{prose(wording.sentence(report.finding.why))} {prose(wording.disproof(report))}")
+    blocks.append(prose(wording.why(report)))
     blocks += _where(report)
     blocks += _changed(report)
     blocks += _suspects(report)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bisection.finding import FindingKind
 from bisection.quantities import counted
 from bisection.rendering import wording
 from bisection.rendering.escaping import terminal_safe, visible
@@ -34,11 +33,8 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
         if wording.stand_ins(report):
             yield f"{wording.stand_ins(report)}; they are listed at the end."
         yield ""
-    if report.finding.kind in (FindingKind.FOUND, FindingKind.SET):
-        yield from _wrap(
-            f"{wording.sentence(visible(report.finding.why, limit=4_000))} {wording.disproof(report)}",
-            columns,
-        )
+    if wording.why(report):
+        yield from _wrap(wording.why(report), columns)
         yield ""
     for name, value, _ in wording.facts(report):
         yield f"{name + ':':<12}{visible(value)}"

@@ -7,6 +7,7 @@ it. No markup here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -61,6 +62,9 @@ KIND_WORDS = {
     RegressionKind.THROUGHPUT: "time",
     RegressionKind.FAILURE: "a failure",
 }
+PARTIAL = (
+    "Not every trial did to its end what was asked: a peak is that of what ran, and may not be the job's."
+)
 VERDICT_SIGNS = {Verdict.GOOD: "●", Verdict.BAD: "■", Verdict.SKIP: "▽", Verdict.RETRY: "×"}
 PURPOSE_WORDS = {
     Purpose.END: "end of the range",
@@ -72,6 +76,8 @@ PURPOSE_WORDS = {
 
 def title(report: CulpritReport) -> str:
     """A few words for the title of a page or a mail."""
+    if report.nothing_known:
+        return "Nothing is known yet"
     return {
         FindingKind.FOUND: f"First bad commit: {report.culprit.short if report.culprit else ''}",
         FindingKind.SET: f"First bad commit: one of {len(report.suspects)}",
@@ -110,7 +116,7 @@ def sides(report: CulpritReport) -> tuple[str, str]:
     """Names of the two states that are compared."""
     if report.finding.kind is FindingKind.FOUND:
         return "last good", "culprit"
-    if report.finding.kind is FindingKind.SET:
+    if report.finding.kind is FindingKind.SET and not report.nothing_known:
         return "good before", "bad after"
     return "good end", "bad end"
 
@@ -119,11 +125,23 @@ def commit_words(commit: Commit) -> str:
     return f"{commit.short} {visible(commit.subject, limit=120)}"
 
 
+def why(report: CulpritReport) -> str:
+    """What the answer rests on, and what would show that it is wrong; "" where the headline says it."""
+    if report.finding.kind not in (FindingKind.FOUND, FindingKind.SET):
+        return ""
+    if report.nothing_known and report.finding.problem != "all-untestable":
+        counts = Counter(str(row.verdict) for row in report.trials)
+        said = ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v])
+        # The finding's own words name the likeliest of commits that nothing speaks against.
+        return f"The search stopped after {trials_words(report)}{f': {said}' if said else ''}."
+    return f"{sentence(visible(report.finding.why, limit=4_000))} {disproof(report)}".rstrip()
+
+
 def disproof(report: CulpritReport) -> str:
     """What would show that the answer is wrong."""
     if report.finding.kind is FindingKind.FOUND:
         return "It would be disproved by a run of the commit that passes, or of its parent that fails alike."
-    if report.finding.kind is FindingKind.SET:
+    if report.finding.kind is FindingKind.SET and not report.nothing_known:
         return "A run of any of these commits narrows the set."
     return ""
 
@@ -255,7 +273,7 @@ def evidence_sentences(report: CulpritReport) -> list[str]:
     """What the attribution rests on, and how far the memory model agrees."""
     regression = report.regression
     if regression is None:
-        return []
+        return [PARTIAL] if report.memory and report.memory.partial else []
     sentences = list(regression.evidence)
     if regression.share is not None and regression.component is not None:
         sentences.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bisection.commits import Commit, CommitRange, State
@@ -570,6 +570,53 @@ def credible_set() -> Sample:
             problem="untestable-stretch",
         ),
         evidence=Evidence(repository="nightly", profile="qwen3-vl-tiny-cpu", launch=LAUNCH),
+    )
+
+
+def untestable() -> Sample:
+    """SET: neither end could be judged, for the data was mock data; the trials have peaks all the same."""
+    sample = experts()
+    mock = measurement(
+        outcome=Outcome.INVALID, reason="mock data where real data was asked for", real_data=False, images=0
+    )
+    plan: list[Planned] = [
+        (25, END, "is the bad end bad?", mock),
+        (0, END, "is the good end good?", mock),
+        (25, END, "is the bad end bad, measured again?", mock),
+    ]
+    line = sample.spec.range
+    return Sample(
+        spec=sample.spec,
+        ledger=ledger_of(line, plan),
+        finding=Finding(
+            kind=FindingKind.SET,
+            commits=tuple(c.hash for c in line.commits[1:]),
+            confidence=0.92,
+            why="Neither end can be judged. The bad end: mock data where real data was asked for",
+            problem="all-untestable",
+        ),
+        evidence=replace(sample.evidence, posterior=posterior(line, 17, 0.04)),
+    )
+
+
+def cancelled() -> Sample:
+    """SET: the search was cancelled after the good end had passed; nothing was seen to fail."""
+    sample = untestable()
+    plan: list[Planned] = [
+        (0, END, "is the good end good?", measurement()),
+        (25, END, "is the bad end bad?", sample.ledger[0].measurement),
+    ]
+    return Sample(
+        spec=sample.spec,
+        ledger=ledger_of(sample.spec.range, plan),
+        finding=Finding(
+            kind=FindingKind.SET,
+            commits=sample.finding.commits,
+            confidence=0.92,
+            why="It was cancelled. So far 25 of 25 suspects remain; the likeliest is 9fb8fb73da with 4.0 %",
+            problem="cancelled",
+        ),
+        evidence=sample.evidence,
     )
 
 

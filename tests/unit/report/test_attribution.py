@@ -215,3 +215,14 @@ def test_the_components_deltas_always_sum_to_the_peaks(
     regression = attribute(PARENT, measurement(delta=delta))
     assert sum(regression.by_component.values()) == regression.delta_bytes
     assert sum(cell.delta_bytes for cell in regression.cells) == regression.delta_bytes
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.INVALID, Outcome.TIMED_OUT])
+def test_only_a_refused_allocation_cuts_a_peak_off(outcome: Outcome) -> None:
+    whole = samples.measurement(delta=samples.EXPERTS_DELTA)
+    regression = attribute(samples.measurement(), whole.evolve(outcome=outcome))
+    assert not regression.truncated
+    assert not any("refused" in sentence for sentence in regression.evidence)
+    assert any(f"ended {outcome.value.replace('_', ' ')}" in sentence for sentence in regression.evidence)
+    assert regression.confidence == "moderate"
+    assert attribute(samples.measurement(), whole).confidence == "strong"

@@ -55,6 +55,8 @@ BUILDERS: dict[str, Callable[[], Sample]] = {
     "throughput": samples.throughput,
     "set": samples.credible_set,
     "none": samples.nothing,
+    "untestable": samples.untestable,
+    "cancelled": samples.cancelled,
 }
 
 
@@ -417,3 +419,38 @@ def test_a_report_of_one_trial_counts_in_the_singular() -> None:
         assert "1 stand-in was used, 1 time in one trial" in text
         assert "1 real image," in text or "1 real image<" in text or "1 real image " in text
         assert not re.search(r"\b1 (?:trials|stand-ins|times|real images|commits)\b", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", ["untestable", "cancelled"])
+def test_without_one_failing_trial_no_format_accuses_or_claims_a_refusal(name: str) -> None:
+    report = REPORTS[name]
+    texts = [
+        render_html(report),
+        render_markdown(report),
+        render_text(report),
+        *(d(report) for d in PICTURES),
+    ]
+    for text in texts:
+        said = text.lower()
+        for word in (
+            "first bad commit",
+            "refused",
+            "suspects",
+            "bad after",
+            "confidence",
+            "92.0 %",
+            "or more",
+        ):
+            assert word not in said, word
+        assert "likeliest" not in said
+    assert "bad end" in texts[2]
+
+
+def test_a_search_that_stopped_before_any_failure_says_how_far_it_came() -> None:
+    assert "The search stopped after 2 trials: 1 good, 1 skip." in render_text(REPORTS["cancelled"])
+    assert "Neither end can be judged. The bad end: mock data" in render_text(REPORTS["untestable"])
+
+
+def test_bytes_of_a_trial_that_was_not_what_was_asked_are_told_to_be_that() -> None:
+    for text in (render_html(REPORTS["untestable"]), render_text(REPORTS["untestable"])):
+        assert "Not every trial did to its end what was asked" in text.replace("\n ", "")

@@ -17,7 +17,7 @@ from bisection.criteria import Criterion, CriterionKind, Verdict
 from bisection.finding import Finding, FindingKind
 from bisection.regression import Origin, RegressionKind
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
-from bisection.report_parts import PinChange, PinKind
+from bisection.report_parts import PinChange, PinKind, Posterior
 from memory_models.breakdown import MIB, Activity, Category, Component
 from tests.unit.report import samples
 from tests.unit.report.test_rendering import BUILDERS, REPORTS, built
@@ -266,3 +266,27 @@ def test_every_trial_is_told_with_what_judged_it(name: str) -> None:
     report = built(sample)
     assert len(report.trials) == len(sample.ledger)
     assert all(row.reason for row in report.trials)
+
+
+def test_a_set_without_one_failing_trial_accuses_nobody() -> None:
+    for name, summary in (
+        ("untestable", "Nothing is known: neither end can be judged, and the profile probably needs repair."),
+        ("cancelled", "Nothing is known yet: no trial could be judged bad."),
+    ):
+        report = REPORTS[name]
+        assert report.summary == summary
+        assert report.nothing_known
+        assert (report.suspects, report.regression, report.posterior) == ((), None, Posterior())
+        assert report.compared == (report.commits[0].hash, report.commits[-1].hash)
+        assert report.memory is not None
+        assert (report.memory.truncated, report.memory.partial) == (False, True)
+    assert not REPORTS["set"].nothing_known
+
+
+def test_one_failing_trial_is_enough_for_a_set_of_suspects() -> None:
+    sample = samples.cancelled()
+    failed = replace(sample.ledger[1], measurement=samples.refused(sample.spec.range.bad.hash))
+    report = built(replace(sample, ledger=(sample.ledger[0], failed)))
+    assert report.summary.startswith("The first bad commit is one of 25")
+    assert report.memory is not None
+    assert (report.memory.truncated, report.memory.partial) == (True, False)
