@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from firstbad import __version__, memory_commands
-from firstbad.settings import read_settings
+from firstbad.settings import Settings, read_settings
 from service.client import ApiProblem
 
 app = typer.Typer(
@@ -74,10 +74,7 @@ def up(workers: Workers = DEFAULT_WORKERS) -> None:
     settings = read_settings()
     try:
         with Embedded(settings, workers, lambda text: err.print(text, markup=False)) as server:
-            out.print(f"firstbad is up at {server.url}", markup=False, soft_wrap=True)
-            out.print(f"token:     {settings.token_file}", markup=False, soft_wrap=True)
-            out.print(f"catalogue: {settings.catalogue}", markup=False, soft_wrap=True)
-            out.print(f"logs:      {settings.home / 'logs'}", markup=False, soft_wrap=True)
+            _say_where(f"firstbad is up at {server.url}", settings)
             out.print("Ctrl-C stops it.")
             sys.stdout.flush()
             server.watch()
@@ -86,7 +83,17 @@ def up(workers: Workers = DEFAULT_WORKERS) -> None:
         running = find_running(settings)
         if running is None:
             fail(str(error))
-        out.print(f"already up at {running.url} (process {running.pid})", markup=False)
+        _say_where(f"already up at {running.url}, as long as process {running.pid} lives", settings)
+
+
+def _say_where(first: str, settings: Settings) -> None:
+    for line in (
+        first,
+        f"token:     {settings.token_file}",
+        f"catalogue: {settings.catalogue}",
+        f"logs:      {settings.home / 'logs'}",
+    ):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 @app.command(hidden=True)
