@@ -100,6 +100,9 @@ def full_proposals(job: TrainingJob) -> Iterator[Proposal]:
         )
     widest = max((len(chunk.layers) for rank in job.chunks for chunk in rank), default=0)
     half = widest // 2
+    full = Granularity.FULL
+    some, _ = changed_job(job, recompute=Recompute(granularity=full, method="block", layers=max(1, half)))
+    everything, _ = changed_job(job, recompute=Recompute(granularity=full))
     if half:
         yield Proposal(
             title=f"Recompute the first {half} layers of each stage in backward",
@@ -108,7 +111,7 @@ def full_proposals(job: TrainingJob) -> Iterator[Proposal]:
                 "model.recompute_method": "block",
                 "model.recompute_num_layers": half,
             },
-            job=replace(job, recompute=Recompute(granularity=Granularity.FULL, method="block", layers=half)),
+            job=some,
             slowdown=(1 / 3 + exchange) * half / widest,
             cost="one more forward pass of these layers, and of the whole tower where it is Megatron's",
             source="formulas section 9, by the share of layers",
@@ -121,7 +124,7 @@ def full_proposals(job: TrainingJob) -> Iterator[Proposal]:
             "model.recompute_method": "uniform",
             "model.recompute_num_layers": 1,
         },
-        job=replace(job, recompute=Recompute(granularity=Granularity.FULL)),
+        job=everything,
         slowdown=1 / 3 + exchange,
         cost="one more forward pass, tensor-parallel and expert exchange included",
         source="formulas section 9 (4/3 of the work; literature 30-36 % of the step)",

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from memory_models.job import Batch, Granularity, OptimizerSetup, Recompute, TrainingJob
+from memory_models.job import (
+    ADAPTER_TARGETS,
+    OFFLOAD_MODULES,
+    Adapters,
+    Backend,
+    Batch,
+    Capture,
+    CrossEntropy,
+    Dispatcher,
+    Frozen,
+    Granularity,
+    Graphs,
+    OptimizerSetup,
+    Recompute,
+    Sharding,
+    TrainingJob,
+)
 from memory_models.layout import ParallelLayout
 from memory_models.presets import QWEN3_VL_30B_A3B
 from memory_models.shapes import (
@@ -17,6 +34,7 @@ from memory_models.shapes import (
     VisionShape,
     uniform_layers,
 )
+from memory_models.upstream import Change, Upstream
 
 MEGAPIXEL = ImageLoad.of_pixels(1024, 1024)
 
@@ -86,3 +104,42 @@ def small_jobs(draw: st.DrawFn) -> TrainingJob:
         ),
         optimizer=OptimizerSetup(distributed=draw(st.booleans())),
     )
+
+
+@st.composite
+def wide_jobs(draw: st.DrawFn) -> TrainingJob:
+    """A small job with anything that can be added: sharding, graphs, offload, adapters, exchange."""
+    job = draw(small_jobs())
+    layout = job.layout
+    fields: dict[str, Any] = {
+        "routing": replace(
+            job.routing,
+            dispatcher=draw(st.sampled_from(Dispatcher)),
+            imbalance=draw(st.sampled_from((1.0, 1.3))),
+            fused_permutation=draw(st.booleans()),
+        ),
+        "cross_entropy": draw(st.sampled_from(CrossEntropy)),
+        "attention": draw(st.sampled_from(Backend)),
+        "upstream": Upstream(lacks=frozenset(draw(st.sets(st.sampled_from(Change))))),
+        "batch": replace(job.batch, packed=draw(st.booleans())),
+    }
+    if draw(st.booleans()):
+        scopes = draw(st.sets(st.sampled_from(("attn", "mlp", "moe_router", "moe_preprocess"))))
+        capture = draw(st.sampled_from((Capture.TRANSFORMER_ENGINE, Capture.FULL_ITERATION)))
+        fields["graphs"] = Graphs(capture=capture, scopes=frozenset(scopes))
+    if layout.pipeline == 1:
+        fields["sharding"] = draw(st.sampled_from(Sharding))
+        fields["double_buffer"] = draw(st.booleans())
+        if job.recompute.granularity is Granularity.NONE:
+            fields["offloaded_layers"] = draw(st.integers(0, 4))
+    elif draw(st.booleans()):
+        fields["layout"] = replace(layout, virtual_pipeline=2)
+        if job.vision is not None:  # deepstack needs its layers on the first chunk
+            fields["vision"] = replace(job.vision, deepstack=1)
+    if draw(st.booleans()):
+        targets = draw(st.sets(st.sampled_from(ADAPTER_TARGETS), min_size=1))
+        fields["adapters"] = Adapters(rank=8, targets=frozenset(targets), regather=draw(st.booleans()))
+        fields["frozen"] = Frozen(language=True, vision=True, projector=True)
+    if draw(st.booleans()):
+        fields["offload"] = frozenset(draw(st.sets(st.sampled_from(OFFLOAD_MODULES))))
+    return replace(job, **fields)
