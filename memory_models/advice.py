@@ -15,9 +15,19 @@ from typing import Any
 from memory_models.calibration import DEFAULT, Calibration
 from memory_models.costs import EXCHANGE_SHARE, bubble, tensor_cost
 from memory_models.estimation import estimate
-from memory_models.job import Card, Dispatcher, Granularity, Recompute, Sharding, TrainingJob
+from memory_models.job import (
+    Capture,
+    Card,
+    Dispatcher,
+    Granularity,
+    Graphs,
+    Recompute,
+    Sharding,
+    TrainingJob,
+)
 from memory_models.layout import ParallelLayout
 from memory_models.proposal import MARGIN
+from memory_models.proposals_kernels import NARROW_SCOPES
 from memory_models.proposals_recompute import selective_proposals
 
 #: Tokens of a sequence that one context-parallel rank takes well (practice: CP about s / 4096).
@@ -71,7 +81,7 @@ def advise(job: TrainingJob, capacity_bytes: int, calibration: Calibration = DEF
     current, recompute = _recompute(current, size, room)
     steps += recompute
     steps += _three_dimensions(job, current, size, room)
-    steps += _kernels(job)
+    steps += _kernels(job, current, size, room)
     return tuple(steps)
 
 
@@ -294,11 +304,13 @@ def _layout_cost(job: TrainingJob) -> float:
     return tensor_cost(layout.tensor) + bubble(job) + exchange + recompute
 
 
-def _kernels(job: TrainingJob) -> Iterator[Advice]:
-    """Dispatcher and CUDA graphs: speed, once everything else stands."""
+def _kernels(job: TrainingJob, current: TrainingJob, size: Any, room: float) -> Iterator[Advice]:
+    """Dispatcher and CUDA graphs: speed, once everything else stands; estimated on what it stands on."""
     if not job.text.has_experts:
         return
     if job.card is Card.BLACKWELL:
+        routing = replace(current.routing, dispatcher=Dispatcher.FLEX, backend="hybridep")
+        flex = size(replace(current, routing=routing))
         yield Advice(
             title="Exchange tokens with HybridEP",
             change={
@@ -307,29 +319,31 @@ def _kernels(job: TrainingJob) -> Iterator[Advice]:
                 f"env_vars.{TOPOLOGY_VARIABLE}": "ranks that share NVLink",
             },
             gate=f"{TOPOLOGY_VARIABLE} holds the ranks of one NVLink domain; else alltoall stays",
-            reason="the default on GB200-class systems; its buffers are outside the allocator, not estimated",
-            estimate_bytes=None,
-            fits=True,
+            reason="the default on GB200-class systems; its buffers lie outside the allocator",
+            estimate_bytes=flex,
+            fits=flex <= room,
         )
     elif job.routing.dispatcher is Dispatcher.ALLGATHER:
+        spread = size(replace(current, routing=replace(current.routing, dispatcher=Dispatcher.ALLTOALL)))
         yield Advice(
             title="Exchange tokens with alltoall",
             change={"model.moe_token_dispatcher_type": Dispatcher.ALLTOALL.value},
             gate="the same loss",
             reason="allgather hands every rank the tokens of all expert ranks",
-            estimate_bytes=None,
-            fits=True,
+            estimate_bytes=spread,
+            fits=spread <= room,
         )
-    if job.recompute.granularity is not Granularity.FULL:
+    if current.recompute.granularity is not Granularity.FULL:
+        scopes = frozenset(NARROW_SCOPES)
+        graphs = size(replace(current, graphs=Graphs(capture=Capture.TRANSFORMER_ENGINE, scopes=scopes)))
         yield Advice(
             title="Capture the router in CUDA graphs",
             change={
                 "model.cuda_graph_impl": "transformer_engine",
-                "model.cuda_graph_modules": ["moe_router", "moe_preprocess"],
+                "model.cuda_graph_modules": list(NARROW_SCOPES),
             },
             gate="steps beyond the warm-up of the capture, at least six: its pools come on top of the peak",
-            reason="narrow first: attn does not work inside Qwen3VLModel, and wider scopes cost gigabytes "
-            "that this model does not estimate",
-            estimate_bytes=None,
-            fits=True,
+            reason="narrow first: attn does not work inside Qwen3VLModel, and wider scopes hold gigabytes",
+            estimate_bytes=graphs,
+            fits=graphs <= room,
         )
