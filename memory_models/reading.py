@@ -125,7 +125,7 @@ def _ignored(config: Mapping[str, Any], sections: tuple[Section, ...]) -> tuple[
         section, _, name = key.partition(".")
         held = config.get(section)
         value = held.get(name) if name and isinstance(held, Mapping) else (held if not name else None)
-        if value not in (None, False, 0, "", "none", "no_shard", [], {}):
+        if value not in (None, False, 0, "", "none", "no_shard", "gated_delta_net", [], {}):
             found.append(f"{key}: {what}")
     phantoms = phantom_keys(sections)
     for read in sections:

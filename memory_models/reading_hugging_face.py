@@ -1,7 +1,7 @@
 """A Hugging Face configuration with a layout and a batch, read into a TrainingJob.
 
-For planning a run that has no Bridge configuration yet: the Qwen3-VL family and the text
-models that share its keys. How the run is trained is the caller's to say.
+For planning a run that has no Bridge configuration yet: the Qwen3-VL and Qwen3.5 families and the
+text models that share their keys. How the run is trained is the caller's to say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from memory_models.shapes import (
     AttentionShape,
     ExpertsShape,
     FeedForward,
+    GatedDeltaShape,
     Layer,
+    Mixer,
     TextShape,
     VisionShape,
     layer_count,
@@ -28,17 +30,14 @@ def read_hugging_face_config(
 ) -> Reading:
     """The job of this model on a layout; ``choices`` are further fields of TrainingJob.
 
-    Raises ValueError that names the key where a size is missing, and for layers that are not
-    plain attention with a dense or expert part.
+    Raises ValueError that names the key where a size is missing, and for layers that are neither
+    full attention nor the gated delta rule.
     """
     text = config.get("text_config") or config
     vision = config.get("vision_config")
     notes: list[str] = []
     if not isinstance(text, Mapping):
         raise ValueError("text_config is no mapping: give the configuration as config.json holds it")
-    kinds = set(text.get("layer_types") or ())
-    if kinds - {"full_attention"}:
-        raise ValueError(f"layer_types has {sorted(kinds - {'full_attention'})}: only full attention is read")
     if isinstance(vision, Mapping):
         notes.append("the vision tower is taken to be Megatron's own, as in Bridge since 0.4")
     job = TrainingJob(
@@ -58,6 +57,34 @@ def _size(held: Mapping[str, Any], key: str, default: int | None = None) -> int:
     return value
 
 
+def _mixers(held: Mapping[str, Any], count: int) -> list[Mixer]:
+    """By layer_types, or every n-th layer with full attention (full_attention_interval)."""
+    kinds = held.get("layer_types")
+    interval = held.get("full_attention_interval")
+    if not kinds and isinstance(interval, int) and interval > 0:
+        kinds = ["linear_attention" if (index + 1) % interval else "full_attention" for index in range(count)]
+    kinds = kinds or ["full_attention"] * count
+    unknown = sorted(set(kinds) - set(_MIXERS))
+    if unknown:
+        raise ValueError(f"layer_types has {unknown}: the memory model counts {list(_MIXERS)} only")
+    if len(kinds) != count:
+        raise ValueError(f"layer_types has {len(kinds)} entries for {count} layers")
+    return [_MIXERS[kind] for kind in kinds]
+
+
+_MIXERS = {"full_attention": Mixer.ATTENTION, "linear_attention": Mixer.GATED_DELTA}
+
+
+def _gated_delta(held: Mapping[str, Any]) -> GatedDeltaShape:
+    return GatedDeltaShape(
+        key_heads=_size(held, "linear_num_key_heads"),
+        value_heads=_size(held, "linear_num_value_heads"),
+        key_size=_size(held, "linear_key_head_dim"),
+        value_size=_size(held, "linear_value_head_dim"),
+        convolution=_size(held, "linear_conv_kernel_dim", 4),
+    )
+
+
 def _text(held: Mapping[str, Any], tied: bool) -> TextShape:
     hidden, heads = _size(held, "hidden_size"), _size(held, "num_attention_heads")
     experts = _size(held, "num_experts", 0)
@@ -68,17 +95,26 @@ def _text(held: Mapping[str, Any], tied: bool) -> TextShape:
         for index in range(layer_count(_size(held, "num_hidden_layers")))
     ]
     family = str(held.get("model_type", ""))
+    mixers = _mixers(held, len(sparse))
+    recurrent = Mixer.GATED_DELTA in mixers
     return TextShape(
         hidden_size=hidden,
-        layers=tuple(Layer(feed_forward=FeedForward.EXPERTS if on else FeedForward.DENSE) for on in sparse),
+        layers=tuple(
+            Layer(mixer=mixer, feed_forward=FeedForward.EXPERTS if on else FeedForward.DENSE)
+            for mixer, on in zip(mixers, sparse, strict=True)
+        ),
         attention=AttentionShape(
             heads=heads,
             groups=_size(held, "num_key_value_heads", heads),
             head_size=_size(held, "head_dim", hidden // heads),
             qk_norm="qwen3" in family,
+            # These families gate the output of their full attention.
+            output_gate=bool(held.get("attn_output_gate", recurrent)),
             qkv_bias=bool(held.get("attention_bias", False)) or "qwen2" in family,
         ),
-        feed_forward_size=_size(held, "intermediate_size"),
+        # Models without dense layers need not say how wide one would be.
+        feed_forward_size=_size(held, "intermediate_size", hidden if all(sparse) else None),
+        gated_delta=_gated_delta(held) if recurrent else None,
         vocabulary=_size(held, "vocab_size"),
         experts=ExpertsShape(
             count=experts,

@@ -79,7 +79,51 @@ def test_a_missing_size_names_its_key() -> None:
         read_hugging_face_config({**QWEN, "text_config": text}, layout=LAYOUT, batch=BATCH)
 
 
-def test_linear_attention_layers_are_refused_rather_than_miscounted() -> None:
-    text = QWEN["text_config"] | {"layer_types": ["linear_attention", "full_attention"]}
-    with pytest.raises(ValueError, match="linear_attention"):
+def test_layers_that_are_not_counted_are_refused() -> None:
+    text = QWEN["text_config"] | {"layer_types": ["sliding_attention", "full_attention"] * 24}
+    with pytest.raises(ValueError, match="sliding_attention"):
         read_hugging_face_config({**QWEN, "text_config": text}, layout=LAYOUT, batch=BATCH)
+    text = QWEN["text_config"] | {"layer_types": ["full_attention"]}
+    with pytest.raises(ValueError, match="1 entries for 48 layers"):
+        read_hugging_face_config({**QWEN, "text_config": text}, layout=LAYOUT, batch=BATCH)
+
+
+QWEN35: dict[str, Any] = {
+    "model_type": "qwen3_5_moe",
+    "text_config": {
+        "model_type": "qwen3_5_moe_text",
+        "hidden_size": 2048,
+        "num_hidden_layers": 40,
+        "full_attention_interval": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "vocab_size": 248_320,
+    },
+    "vision_config": QWEN["vision_config"] | {"deepstack_visual_indexes": []},
+}
+
+
+def test_qwen35_is_read_to_its_published_parameters() -> None:
+    job = read_hugging_face_config(QWEN35, layout=LAYOUT, batch=BATCH).job
+    found = model_parameters(job)
+    assert found[Component.VISION] / 1e9 == pytest.approx(0.416, abs=0.001)
+    assert found[Component.PROJECTOR] / 1e6 == pytest.approx(31, abs=0.5)
+    # 35.107 B in all, which the 35,951,822,704 of a published log confirms with its prediction layer.
+    assert sum(found.values()) / 1e9 == pytest.approx(35.107, abs=0.001)
+
+
+def test_full_attention_every_fourth_layer_is_the_same_as_its_list() -> None:
+    types = ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 10
+    text = {key: value for key, value in QWEN35["text_config"].items() if key != "full_attention_interval"}
+    listed = {**QWEN35, "text_config": text | {"layer_types": types}}
+    jobs = [read_hugging_face_config(some, layout=LAYOUT, batch=BATCH).job for some in (QWEN35, listed)]
+    assert jobs[0] == jobs[1]
