@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from bisection.commits import Commit
 from bisection.criteria import CriterionKind
@@ -18,11 +19,11 @@ from bisection.rendering.escaping import visible
 from bisection.report_parts import MemoryPicture, Run, Subject, TimePicture
 from memory_models.breakdown import Activity, Category, Component
 
-COMPONENT_WORDS = {
+COMPONENT_NAMES = {
     Component.VISION: "vision",
     Component.PROJECTOR: "projector",
     Component.DECODER: "decoder",
-    Component.EXPERTS: "expert",
+    Component.EXPERTS: "experts",
     Component.EMBEDDING_AND_LOSS: "embedding and loss",
     Component.RUNTIME: "runtime",
 }
@@ -127,27 +128,34 @@ def growth_words(regression: Regression) -> str:
     at_least = "at least " if regression.truncated else ""
     if regression.kind is RegressionKind.FRAGMENTATION:
         return f"fragmentation grew by {show_bytes(regression.category_delta_bytes or 0)}"
+    # The component's growth, as in every bar and table: a cell may have grown by more, where others shrank.
+    growth = regression.component_delta_bytes or 0
+    grew = f"{COMPONENT_NAMES[regression.component]} grew by {at_least}{show_bytes(growth)}"
     if regression.kind is RegressionKind.LAYOUT:
         # All states of the component grow together, and they are there at every instant.
-        states = sum(
-            cell.delta_bytes
-            for cell in regression.cells
-            if cell.component is regression.component and cell.category in STATES
-        )
-        return (
-            f"{COMPONENT_WORDS[regression.component]} parameters, gradients and optimizer states "
-            f"grew by {at_least}{show_bytes(states)}"
-        )
-    what = f"{COMPONENT_WORDS[regression.component]} {CATEGORY_WORDS[regression.category]}"
-    amount = show_bytes(regression.category_delta_bytes or 0)
+        return f"{grew}, {_in(STATES, regression, growth)} parameters, gradients and optimizer states"
+    part = f"{_in({regression.category}, regression, growth)} {CATEGORY_WORDS[regression.category]}"
     where = show_instant(regression.instant, regression.phase)
     why = {
         RegressionKind.IMAGE_LOAD: " with a larger image load",
-        RegressionKind.RETENTION: " and stay allocated after the step",
-        RegressionKind.FIRST_STEP: " in the first step only",
+        RegressionKind.RETENTION: ", and that stays allocated after the step",
+        RegressionKind.FIRST_STEP: ", in the first step only",
         RegressionKind.IMBALANCE: " with uneven routing",
     }.get(regression.kind, "")
-    return f"{what} grew by {at_least}{amount} at {where}{why}"
+    return f"{grew}, {part}, at {where}{why}"
+
+
+#: Of a component's growth; from here on it is told to lie in one category.
+_NEARLY_ALL = 0.95
+
+
+def _in(categories: AbstractSet[Category], regression: Regression, growth: int) -> str:
+    inside = sum(
+        cell.delta_bytes
+        for cell in regression.cells
+        if cell.component is regression.component and cell.category in categories
+    )
+    return "in" if inside >= _NEARLY_ALL * growth else "chiefly in"
 
 
 def _slowdown_words(regression: Regression) -> str:

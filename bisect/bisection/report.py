@@ -29,8 +29,9 @@ from bisection.headline import headline, plain_text
 from bisection.json_shapes import decode_fields, encode_fields
 from bisection.ledger import LedgerEntry, Purpose
 from bisection.measurement import Measurement, Outcome
-from bisection.regression import Regression
+from bisection.regression import Regression, RegressionKind
 from bisection.report_parts import (
+    Asked,
     DiffSummary,
     FileChange,
     Link,
@@ -53,6 +54,12 @@ __all__ = ["CulpritReport", "Evidence", "build_report", "compared_commits", "rej
 
 VERSION = 1
 
+#: Estimates are of one step: they know nothing of what is kept from one to the next.
+RETENTION_NOTE = (
+    "Bytes that are kept from step to step outgrow any remedy, if they go on growing: "
+    "the remedies are estimated for one step."
+)
+
 _SIMULATED_DEVICES = frozenset({"cpu", "dry_run"})
 _HASH = re.compile(r"[0-9a-f]{40}")
 _LOCKED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;\\]+)", re.MULTILINE)
@@ -68,6 +75,8 @@ class Evidence:
     bisection: str = ""
     repository: str = ""
     profile: str = ""
+    good: str = ""  #: the range's ends as the request named them: a ref or a hash
+    bad: str = ""
     started_at: str = ""
     finished_at: str = ""
     parent_config: Mapping[str, Any] | None = None  #: the resolved configuration, nested
@@ -92,6 +101,7 @@ class CulpritReport:
 
     headline: tuple[Run, ...]
     finding: Finding
+    asked: Asked = Asked()
     subject: Subject | None = None
     culprit: Commit | None = None
     parent: Commit | None = None
@@ -144,6 +154,7 @@ def rejected_report(finding: Finding, evidence: Evidence) -> CulpritReport:
     return CulpritReport(
         headline=headline(None, finding, (), None, None, None),
         finding=finding,
+        asked=_asked(evidence),
         links=_links(finding, ()),
         notes=evidence.notes,
     )
@@ -197,6 +208,7 @@ def build_report(
     return CulpritReport(
         headline=headline(subject, finding, commits, regression, memory, time),
         finding=finding,
+        asked=_asked(evidence),
         subject=subject,
         culprit=culprit,
         parent=parent,
@@ -226,13 +238,25 @@ def build_report(
         if parent and culprit
         else (),
         reproduce=reproduce(target, evidence.launch) if target else None,
-        git_bisect_log=git_bisect_log(spec.range, verdicts, culprit=culprit.hash if culprit else None)
-        if verdicts
-        else "",
+        git_bisect_log=git_bisect_log(spec.range, verdicts, culprit=culprit.hash if culprit else None),
         simulated=simulation is not None,
         simulation=simulation,
         links=_links(finding, trials),
-        notes=(*_ledger_notes(ledger), *evidence.notes),
+        notes=(
+            *([RETENTION_NOTE] if regression and regression.kind is RegressionKind.RETENTION else []),
+            *_ledger_notes(ledger),
+            *evidence.notes,
+        ),
+    )
+
+
+def _asked(evidence: Evidence) -> Asked:
+    return Asked(
+        bisection=evidence.bisection,
+        repository=evidence.repository,
+        profile=evidence.profile,
+        good=evidence.good,
+        bad=evidence.bad,
     )
 
 

@@ -41,6 +41,17 @@ class Subject:
     finished_at: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the request said, in its own words; "" where it was not recorded."""
+
+    bisection: str = ""
+    repository: str = ""
+    profile: str = ""
+    good: str = ""  #: a ref or a hash, as it was given
+    bad: str = ""
+
+
 class PinKind(StrEnum):
     """What a pin holds in place."""
 

@@ -229,10 +229,12 @@ def git_bisect_log(commits: CommitRange, verdicts: Mapping[str, Verdict], *, cul
     """A log that `git bisect replay` accepts: it restores what the trials said of whole commits.
 
     With a culprit, replaying ends by naming it. A verdict that contradicts the rest (a flake) would
-    make git refuse the log; it is kept as a comment.
+    make git refuse the log; it is kept as a comment. "" without one good and one bad verdict that go
+    together: there is nothing that git could go on from.
     """
     border = commits.position(culprit) if culprit else None
     lines = ["git bisect start --first-parent"]
+    told = set()
     good_so_far, bad_so_far = -1, len(commits.commits)
     if border is None:
         good_so_far = max((i for i, v in _judged(commits, verdicts) if v is Verdict.GOOD), default=-1)
@@ -250,12 +252,16 @@ def git_bisect_log(commits: CommitRange, verdicts: Mapping[str, Verdict], *, cul
             contradicts = (verdict is Verdict.GOOD and position > bad_so_far) or (
                 verdict is Verdict.BAD and position < good_so_far
             )
+        if not contradicts:
+            told.add(verdict)
         lines.append(f"# {verdict}: [{commit.hash}] {visible(commit.subject)}")
         lines.append(
             f"# left out, it contradicts the others: {verdict} {commit.hash}"
             if contradicts
             else f"git bisect {verdict} {commit.hash}"
         )
+    if not {Verdict.GOOD, Verdict.BAD} <= told:
+        return ""
     if culprit:
         subject = visible(commits.commits[commits.position(culprit)].subject)
         lines.append(f"# first bad commit: [{culprit}] {subject}")

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from bisection.finding import FindingKind
 from bisection.quantities import show_bytes
 from bisection.regression import RegressionKind
-from bisection.rendering import wording
+from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.memory_pictures import memory_bars, time_bars
 from bisection.rendering.step_pictures import step_lines
@@ -50,10 +50,10 @@ class _RemedyWords:
     def of(cls, report: CulpritReport, remedy: RemedyRow) -> _RemedyWords:
         return cls(
             title=remedy.title,
-            change=wording.remedy_change(remedy),
-            effect=wording.remedy_effect(report, remedy),
-            cost=wording.remedy_cost(remedy),
-            standing=wording.remedy_standing(remedy),
+            change=remedy_words.change(remedy),
+            effect=remedy_words.effect(report, remedy),
+            cost=remedy_words.cost(remedy),
+            standing=remedy_words.standing(remedy),
             style="standing-proven" if remedy.proven else "",
         )
 
@@ -83,6 +83,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             stamp=wording.stamp(report),
             stand_ins=wording.stand_ins(report),
             why=wording.why(report),
+            no_replay=wording.no_replay(report),
             facts=wording.facts(report),
             pictures=pictures,
             throughput_first=throughput,
@@ -91,14 +92,16 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             growth_column="activity" if throughput else "component",
             growth_caption="Seconds of a steady step" if throughput else "Bytes at the instant of the peak",
             where_heading=wording.where_words(report),
+            time_caption=f"Seconds of a steady step by activity. {wording.seconds_warning(report)}".rstrip(),
             memory_caption=_memory_caption(report),
             sides=wording.sides(report),
             sentences=wording.evidence_sentences(report),
             changes=wording.change_rows(report),
             pins=wording.pin_rows(report),
             changes_left_out=wording.changes_left_out(report),
-            remedies=[_RemedyWords.of(report, remedy) for remedy in wording.legal_remedies(report)],
-            illegal=wording.illegal_remedies(report),
+            remedies=[_RemedyWords.of(report, remedy) for remedy in remedy_words.legal(report)],
+            remedy_warning=remedy_words.warning(report),
+            illegal=remedy_words.illegal(report),
             trials_words=wording.trials_words(report),
             trials=[wording.trial_words(report, row) for row in report.trials],
             documentation=documentation.rstrip("/"),

@@ -7,9 +7,8 @@ code spans, where no mention, reference, link or HTML works.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from bisection.rendering import wording
+from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import code_block, code_span, markup, prose
 from bisection.rendering.text_pictures import growth_picture, timeline_picture
 from bisection.report import CulpritReport
@@ -30,15 +29,17 @@ def render_markdown(report: CulpritReport, *, documentation: str = "") -> str:
         if len(text) <= LONGEST_COMMENT:
             return text
         if most == 0:
-            return _render(replace(report, git_bisect_log=""), documentation.rstrip("/"), most)
+            return _render(report, documentation.rstrip("/"), most, with_log=False)
         most //= 2
 
 
-def _render(report: CulpritReport, documentation: str, most: int) -> str:
+def _render(report: CulpritReport, documentation: str, most: int, *, with_log: bool = True) -> str:
     blocks: list[str] = [
         "## " + "".join(code_span(r.text) if r.foreign else prose(r.text) for r in report.headline)
     ]
     blocks += _stamp(report)
+    if report.subject is None:  # there is no evidence that could tell what was asked
+        blocks.append(_bullets(f"{name}: {code_span(value)}" for name, value, _ in wording.facts(report)))
     blocks.append(prose(wording.why(report)))
     blocks += _where(report)
     blocks += _changed(report)
@@ -46,17 +47,28 @@ def _render(report: CulpritReport, documentation: str, most: int) -> str:
     blocks += [block for recipe in report.way_back for block in _recipe(recipe, "The way back: ")]
     blocks += _remedies(report)
     blocks += _trials(report, most)
-    if report.reproduce or report.git_bisect_log:
-        inner = _recipe(report.reproduce, "") if report.reproduce else []
-        if report.git_bisect_log:
-            inner += [
-                "**Replay in plain git:** `git bisect replay` accepts this.",
-                code_block(report.git_bisect_log),
-            ]
-        blocks.append(_folded("Reproduce by hand, and replay in plain git", inner))
+    by_hand = _by_hand(report, with_log)
+    if by_hand:
+        blocks.append(_folded("Reproduce by hand, and replay in plain git", by_hand))
     blocks += _stand_ins(report)
     blocks += _notes(report, documentation)
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _by_hand(report: CulpritReport, with_log: bool) -> list[str]:
+    blocks = _recipe(report.reproduce, "") if report.reproduce else []
+    if report.git_bisect_log and with_log:
+        blocks += [
+            "**Replay in plain git:** `git bisect replay` accepts this.",
+            code_block(report.git_bisect_log),
+        ]
+    elif report.git_bisect_log:
+        blocks.append(
+            "The log to replay in plain git is too long for here: it is in the JSON and on the page."
+        )
+    elif wording.no_replay(report):
+        blocks.append(prose(wording.no_replay(report)))
+    return blocks
 
 
 def _stamp(report: CulpritReport) -> list[str]:
@@ -155,18 +167,22 @@ def _note(text: str) -> str:
 def _remedies(report: CulpritReport) -> list[str]:
     rows = [
         (
-            f"{prose(one.title)}<br>{code_span(wording.remedy_change(one), in_table=True)}",
-            prose(wording.remedy_effect(report, one)),
-            prose(wording.remedy_cost(one)),
-            prose(wording.remedy_standing(one)),
+            f"{prose(one.title)}<br>{code_span(remedy_words.change(one), in_table=True)}",
+            prose(remedy_words.effect(report, one)),
+            prose(remedy_words.cost(one)),
+            prose(remedy_words.standing(one)),
         )
-        for one in wording.legal_remedies(report)
+        for one in remedy_words.legal(report)
     ]
-    illegal = wording.illegal_remedies(report)
+    illegal = remedy_words.illegal(report)
     blocks = []
     if rows:
         heads = ("remedy", "saves", "costs", "standing")
-        blocks += ["**Remedies** (estimates unless proven)", _table(heads, rows)]
+        blocks += [
+            "**Remedies** (estimates unless proven)",
+            prose(remedy_words.warning(report)),
+            _table(heads, rows),
+        ]
     if illegal:
         summary = f"Remedies that are not legal for this job: {len(illegal)}"
         blocks.append(_folded(summary, [_bullets(prose(line) for line in illegal)]))

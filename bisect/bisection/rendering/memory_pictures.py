@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bisection.quantities import show_bytes
 from bisection.regression import RegressionKind
 from bisection.rendering.svg import WIDE, Canvas, text_width, ticks
-from bisection.rendering.wording import ACTIVITY_NAMES, COMPONENT_NAMES, sides, stamp
+from bisection.rendering.wording import ACTIVITY_NAMES, COMPONENT_NAMES, seconds_warning, sides, stamp
 from bisection.report import CulpritReport
 from memory_models.breakdown import GIB, MIB, Activity, Component
 
@@ -115,9 +115,14 @@ def time_bars(report: CulpritReport, *, width: int = WIDE, suffix: str = "") -> 
         + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in bar.parts.items() if seconds)
         for bar in bars
     )
+    warning = seconds_warning(report)
     return _stacked(
         Canvas(
-            f"time{suffix}", "Seconds of a step, by activity", f"{said}.", width=width, stamp=stamp(report)
+            f"time{suffix}",
+            f"Seconds of a step{' (noisy, not judged)' if warning else ', by activity'}",
+            f"{said}. {warning}".rstrip(),
+            width=width,
+            stamp=stamp(report),
         ),
         bars,
         colours={ACTIVITY_NAMES[a]: colour for a, colour in _ACTIVITY_COLOURS.items()},

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from bisection.quantities import counted
-from bisection.rendering import wording
+from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.text_pictures import growth_picture, timeline_picture
 from bisection.report import CulpritReport
@@ -57,6 +57,9 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
     if report.git_bisect_log:
         yield from _heading("REPLAY IN PLAIN GIT (git bisect replay FILE)", "")
         yield report.git_bisect_log.rstrip()
+    elif wording.no_replay(report):
+        yield ""
+        yield from _wrap(wording.no_replay(report), columns)
     if report.simulation and report.simulation.patches:
         yield from _heading("STAND-INS", "")
         used = [f"{visible(name)} {count:,}" for name, count in report.simulation.patches.items()]
@@ -127,14 +130,16 @@ def _remedies(report: CulpritReport, columns: int) -> Iterable[str]:
     if not report.remedies:
         return
     yield from _heading("REMEDIES (estimates unless proven)", "")
-    for remedy in wording.legal_remedies(report):
+    if remedy_words.warning(report):
+        yield from _wrap(remedy_words.warning(report), columns)
+    for remedy in remedy_words.legal(report):
         yield from _wrap(
-            f"- {visible(remedy.title)}: {wording.remedy_effect(report, remedy)}.", columns, indent=2
+            f"- {visible(remedy.title)}: {remedy_words.effect(report, remedy)}.", columns, indent=2
         )
-        yield from _wrap(f"  {visible(wording.remedy_change(remedy))}", columns, indent=2)
-        said = f"  {wording.remedy_cost(remedy)}. {wording.sentence(wording.remedy_standing(remedy))}"
+        yield from _wrap(f"  {visible(remedy_words.change(remedy))}", columns, indent=2)
+        said = f"  {remedy_words.cost(remedy)}. {wording.sentence(remedy_words.standing(remedy))}"
         yield from _wrap(visible(said), columns, indent=2)
-    for line in wording.illegal_remedies(report):
+    for line in remedy_words.illegal(report):
         yield from _wrap(f"- not legal for this job: {visible(line)}", columns, indent=2)
 
 

@@ -15,25 +15,17 @@ from bisection.commits import Commit
 from bisection.configuration_delta import show_value
 from bisection.criteria import CriterionKind, Verdict
 from bisection.finding import FindingKind
+from bisection.headline import COMPONENT_NAMES as COMPONENT_NAMES
 from bisection.ledger import Purpose
 from bisection.quantities import counted, show_bytes, show_confidence
 from bisection.regression import RegressionKind
 from bisection.rendering.escaping import visible
 from bisection.report import CulpritReport
-from bisection.report_parts import PinKind, RemedyRow, TrialRow
-from bisection.way_back import override_value
+from bisection.report_parts import PinKind, TrialRow
 from memory_models.breakdown import Activity, Component
 
 _HASH_FIRST = re.compile(r"[0-9a-f]{7,40}\b")
 
-COMPONENT_NAMES = {
-    Component.VISION: "vision",
-    Component.PROJECTOR: "projector",
-    Component.DECODER: "decoder",
-    Component.EXPERTS: "experts",
-    Component.EMBEDDING_AND_LOSS: "embedding and loss",
-    Component.RUNTIME: "runtime",
-}
 ACTIVITY_NAMES = {
     Activity.VISION: "vision",
     Activity.PROJECTOR: "projector",
@@ -164,9 +156,16 @@ def moment(stamp: str) -> str:
 
 def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
     """Name, value, and whether the value is code."""
-    subject = report.subject
+    subject, asked = report.subject, report.asked
+    words = f"{asked.good or '?'} to {asked.bad or '?'}" if asked.good or asked.bad else ""
     if subject is None:
-        return []
+        rows = [
+            ("Repository", asked.repository, True),
+            ("Profile", asked.profile, True),
+            ("Asked", words, True),
+            ("Bisection", asked.bisection, True),
+        ]
+        return [row for row in rows if row[1]]
     criterion = subject.criterion
     limit = {
         CriterionKind.OUT_OF_MEMORY: f"peak above a capacity of {show_bytes(criterion.capacity_bytes or 0)}",
@@ -179,6 +178,7 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
         ("Repository", subject.repository, True),
         ("Profile", subject.profile, True),
         ("Bad means", limit, False),
+        ("Asked", words, True),
         ("Range", f"{subject.good[:8]}..{subject.bad[:8]}", True),
         (
             "Size",
@@ -189,6 +189,16 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
         ("Bisection", subject.bisection, True),
     ]
     return [row for row in rows if row[1]]
+
+
+def no_replay(report: CulpritReport) -> str:
+    """Why there is no log for git to replay; "" where there is one, or where nothing was tried."""
+    if report.git_bisect_log or not report.trials:
+        return ""
+    seen = {row.verdict for row in report.trials if row.is_plain and row.position is not None}
+    missing = [str(verdict) for verdict in (Verdict.GOOD, Verdict.BAD) if verdict not in seen]
+    why_not = f"no trial was judged {' or '.join(missing)}" if missing else "the trials contradict each other"
+    return f"There is no log to replay in plain git: it needs a good and a bad commit, and {why_not}."
 
 
 def trials_words(report: CulpritReport) -> str:
@@ -252,6 +262,11 @@ def growth_rows(report: CulpritReport) -> list[GrowthRow]:
         for c in Component
         if before[c] or after[c]
     ]
+
+
+def seconds_warning(report: CulpritReport) -> str:
+    """What to know of seconds that no criterion asked about; "" where they were judged."""
+    return "" if _is_throughput(report) else "Single seconds are noisy, and were not judged."
 
 
 def total_row(report: CulpritReport) -> tuple[str, str, str] | None:
@@ -318,40 +333,6 @@ def changes_left_out(report: CulpritReport) -> str:
     more = [max(0, len(rows or ()) - _MOST_CHANGES) for rows in (report.config_delta, report.pin_delta)]
     are = "is" if sum(more) == 1 else "are"
     return f"{counted(sum(more), 'more difference')} {are} in the JSON." if sum(more) else ""
-
-
-def remedy_change(remedy: RemedyRow) -> str:
-    """As overrides: "key=value", comma separated."""
-    return ", ".join(f"{key}={override_value(value)}" for key, value in remedy.change.items())
-
-
-def remedy_effect(report: CulpritReport, remedy: RemedyRow) -> str:
-    """Estimated saving and peak, and whether it fits: an estimate is a band, and its upper end counts."""
-    capacity = report.memory.capacity_bytes if report.memory else None
-    near = capacity is not None and remedy.estimate.peak_bytes <= capacity
-    fits = "fits" if remedy.estimate.fits else "too near the limit to be sure" if near else "does not fit"
-    return f"{show_bytes(remedy.saving_bytes)} less, peak {show_bytes(remedy.estimate.peak_bytes)}: {fits}"
-
-
-def remedy_cost(remedy: RemedyRow) -> str:
-    share = round(100 * remedy.estimate.slowdown)
-    speed = f"about {abs(share)} % {'slower' if share > 0 else 'faster'}" if share else "no slower"
-    return f"{speed}; {remedy.cost}" if remedy.cost else speed
-
-
-def remedy_standing(remedy: RemedyRow) -> str:
-    if remedy.proven is None:
-        return "estimated, not tried"
-    return f"{'proven' if remedy.proven else 'tried, and it failed'}: {remedy.proof}"
-
-
-def legal_remedies(report: CulpritReport) -> list[RemedyRow]:
-    return [remedy for remedy in report.remedies if remedy.legal]
-
-
-def illegal_remedies(report: CulpritReport) -> list[str]:
-    """One line each: what cannot be done with this job, and the rule against it."""
-    return [f"{remedy.title}: {remedy.why_not}" for remedy in report.remedies if not remedy.legal]
 
 
 @dataclass(frozen=True, kw_only=True)

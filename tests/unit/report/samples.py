@@ -642,6 +642,29 @@ def nothing() -> Sample:
     )
 
 
+def retention() -> Sample:
+    """FOUND: experts' activations are kept from step to step. The cell grows by more than its component."""
+    sample = experts()
+    delta: dict[Cell, float] = {(C.EXPERTS, K.ACTIVATIONS): 48.3, (C.EXPERTS, K.GRADIENTS): -0.5}
+    bad = measurement(delta=delta)
+    assert bad.peak is not None
+    kept = bad.evolve(steps=steps(bad.peak.allocated_bytes, growth_mib=12.0))
+    return Sample(
+        spec=sample.spec,
+        ledger=ledger_of(sample.spec.range, _short_plan(17, 25, measurement(), kept)),
+        finding=sample.finding,
+        evidence=sample.evidence,
+    )
+
+
+ASKED = Evidence(
+    bisection="b-20261130-2",
+    repository="nightly",
+    profile="qwen3-vl-tiny-cpu",
+    good="nightly-green",
+    bad="main",
+)
+
 REJECTED = Finding(
     kind=FindingKind.REJECTED,
     why="the good end 'nightly-green' is not a ref of the repository: fetch it, or give a full hash",

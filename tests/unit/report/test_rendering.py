@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bisection.finding import Finding, FindingKind
+from bisection.quantities import show_bytes
 from bisection.rendering.escaping import code_span, markup, prose, terminal_safe, visible
 from bisection.rendering.html import content_security_policy, render_html
 from bisection.rendering.markdown import LONGEST_COMMENT, render_markdown
@@ -25,11 +26,11 @@ from bisection.rendering.step_pictures import step_lines
 from bisection.rendering.svg import NARROW, WIDE, standalone, ticks
 from bisection.rendering.terminal import render_text
 from bisection.rendering.trial_pictures import posterior_bars, timeline
-from bisection.rendering.wording import moment, sentence
-from bisection.report import CulpritReport, Evidence, build_report, rejected_report
+from bisection.rendering.wording import growth_rows, moment, sentence
+from bisection.report import RETENTION_NOTE, CulpritReport, Evidence, build_report, rejected_report
 from bisection.way_back import RevertOutcome
 from tests.unit.report import samples
-from tests.unit.report.samples import Sample
+from tests.unit.report.samples import C, K, Sample
 
 NASTY = (
     "</title></svg></code></pre><script>alert(1)</script>",
@@ -66,7 +67,8 @@ def built(sample: Sample) -> CulpritReport:
 
 REPORTS = {name: built(make()) for name, make in BUILDERS.items()}
 REPORTS["truncated"] = built(samples.experts(truncated=True))
-REPORTS["rejected"] = rejected_report(samples.REJECTED, Evidence())
+REPORTS["retention"] = built(samples.retention())
+REPORTS["rejected"] = rejected_report(samples.REJECTED, samples.ASKED)
 PICTURES = (memory_bars, time_bars, step_lines, timeline, posterior_bars)
 
 
@@ -214,7 +216,7 @@ def test_every_format_opens_with_the_verdict_in_one_sentence(name: str) -> None:
 def test_the_sentence_names_commit_author_confidence_component_instant_peak_and_capacity() -> None:
     assert REPORTS["experts"].summary == (
         "9fb8fb73da Keep the experts' activations to speed up backward by Mira Okafor is the first bad "
-        "commit (confidence 99.7 %): expert activations grew by 41.2 MiB at layer 1's backward; peak "
+        "commit (confidence 99.7 %): experts grew by 41.2 MiB, in activations, at layer 1's backward; peak "
         "212.7 MiB against a capacity of 190.0 MiB."
     )
 
@@ -454,3 +456,90 @@ def test_a_search_that_stopped_before_any_failure_says_how_far_it_came() -> None
 def test_bytes_of_a_trial_that_was_not_what_was_asked_are_told_to_be_that() -> None:
     for text in (render_html(REPORTS["untestable"]), render_text(REPORTS["untestable"])):
         assert "Not every trial did to its end what was asked" in text.replace("\n ", "")
+
+
+@pytest.mark.parametrize("name", ["experts", "retention", "set", "vision", "truncated"])
+def test_the_sentence_the_bars_and_the_table_tell_one_growth(name: str) -> None:
+    report = REPORTS[name]
+    regression = report.regression
+    assert regression is not None
+    assert regression.component is not None
+    assert regression.component_delta_bytes == regression.by_component[regression.component]
+    amount = show_bytes(regression.component_delta_bytes)
+    at_least = "at least " if regression.truncated else ""
+    assert f"{regression.component} grew by {at_least}{amount}, " in report.summary
+    assert [row.growth for row in growth_rows(report) if row.named] == [f"+{amount}"]
+    assert f"+{amount} {regression.component}<" in memory_bars(report)
+
+
+def test_growth_that_lies_in_several_categories_is_told_to_lie_chiefly_in_the_largest() -> None:
+    sample = samples.retention()
+    spread = samples.measurement(delta={(C.EXPERTS, K.ACTIVATIONS): 20.0, (C.EXPERTS, K.TEMPORARY): 8.0})
+    ledger = tuple(
+        replace(e, measurement=spread.evolve(state=e.trial.state))
+        if e.trial.state.commit == sample.finding.commits[0]
+        else e
+        for e in sample.ledger
+    )
+    summary = built(replace(sample, ledger=ledger)).summary
+    assert "experts grew by 28.0 MiB, chiefly in activations, at layer 1's backward" in summary
+
+
+def test_where_bytes_are_kept_from_step_to_step_the_remedies_stand_beside_a_warning() -> None:
+    report = REPORTS["retention"]
+    assert RETENTION_NOTE in report.notes
+    assert "and that stays allocated after the step" in report.summary
+    html, markdown, text = render_html(report), render_markdown(report), render_text(report, columns=400)
+    opening = "Bytes that are kept from step to step outgrow any remedy"
+    assert opening in html.partition('<h2 id="remedies">')[2].partition("<table")[0]
+    assert opening in markdown.partition("**Remedies**")[2].partition("| remedy")[0]
+    assert opening in text.partition("REMEDIES")[2].partition("- Recompute")[0]
+    assert "fits" in text.partition("REMEDIES")[2]  # the estimates stay
+    for render in (render_html, render_markdown, render_text):
+        assert opening not in render(REPORTS["experts"])
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("none", "no trial was judged bad"),
+        ("cancelled", "no trial was judged bad"),
+        ("untestable", "no trial was judged good or bad"),
+    ],
+)
+def test_where_git_has_nothing_to_replay_every_format_says_why(name: str, why: str) -> None:
+    report = REPORTS[name]
+    assert report.git_bisect_log == ""
+    said = f"There is no log to replay in plain git: it needs a good and a bad commit, and {why}."
+    for text in (render_html(report), render_markdown(report), render_text(report, columns=400)):
+        assert said in text
+        assert "git bisect replay" not in text
+    assert "There is no log" not in render_text(REPORTS["rejected"])
+    assert "There is no log" not in render_text(REPORTS["set"])
+
+
+def test_seconds_that_no_criterion_asked_about_are_told_to_be_noisy() -> None:
+    said = "Single seconds are noisy, and were not judged."
+    for text in (render_html(REPORTS["experts"]), time_bars(REPORTS["experts"])):
+        assert said in text
+        assert "Seconds of a step (noisy, not judged)" in text
+    for text in (render_html(REPORTS["throughput"]), time_bars(REPORTS["throughput"])):
+        assert "noisy" not in text
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_text])
+def test_a_rejected_request_is_told_with_what_it_asked(render: Callable[[CulpritReport], str]) -> None:
+    text = render(REPORTS["rejected"])
+    for word in ("b-20261130-2", "nightly", "qwen3-vl-tiny-cpu", "nightly-green to main"):
+        assert word in text
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_text])
+def test_what_a_rejected_request_asked_stays_text(render: Callable[[CulpritReport], str]) -> None:
+    for nasty in NASTY:
+        asked = Evidence(bisection=nasty, repository=nasty, profile=nasty, good=nasty, bad=nasty)
+        text = render(rejected_report(samples.REJECTED, asked))
+        page = Page(MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text))
+        tags = page.tags if render is render_markdown else Page(text).tags
+        assert not (tags["script"] or tags["img"] or tags["!--"]) or render is render_text
+        assert not [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")]

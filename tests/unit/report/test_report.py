@@ -17,7 +17,7 @@ from bisection.criteria import Criterion, CriterionKind, Verdict
 from bisection.finding import Finding, FindingKind
 from bisection.regression import Origin, RegressionKind
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
-from bisection.report_parts import PinChange, PinKind, Posterior
+from bisection.report_parts import Asked, PinChange, PinKind, Posterior
 from memory_models.breakdown import MIB, Activity, Category, Component
 from tests.unit.report import samples
 from tests.unit.report.test_rendering import BUILDERS, REPORTS, built
@@ -290,3 +290,20 @@ def test_one_failing_trial_is_enough_for_a_set_of_suspects() -> None:
     assert report.summary.startswith("The first bad commit is one of 25")
     assert report.memory is not None
     assert (report.memory.truncated, report.memory.partial) == (True, False)
+
+
+def test_every_report_keeps_the_words_of_the_request() -> None:
+    sample = samples.experts()
+    evidence = replace(sample.evidence, good="nightly-green", bad="main")
+    asked = built(replace(sample, evidence=evidence)).asked
+    assert (asked.good, asked.bad, asked.profile) == ("nightly-green", "main", "qwen3-vl-tiny-cpu")
+    assert REPORTS["rejected"].asked == Asked(
+        bisection="b-20261130-2",
+        repository="nightly",
+        profile="qwen3-vl-tiny-cpu",
+        good="nightly-green",
+        bad="main",
+    )
+    row = REPORTS["experts"].to_json()
+    del row["asked"]  # written before reports kept it
+    assert CulpritReport.from_json(row).asked == Asked()

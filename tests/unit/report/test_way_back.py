@@ -329,10 +329,18 @@ def test_git_replays_a_set_to_its_suspects(scene: Scene, tmp_path: Path) -> None
     assert scene.range.commits[3].hash not in printed
 
 
-def test_git_accepts_the_log_of_a_bisection_without_a_bad_commit(scene: Scene, tmp_path: Path) -> None:
-    log = git_bisect_log(scene.range, verdicts(scene, c0="good", c9="good"), culprit=None)
-    assert "fatal" not in replay(scene, tmp_path, log)
-    assert scene.range.bad.hash in git(scene.folder, "bisect", "log")
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"c0": "good", "c9": "good"},
+        {"c0": "skip", "c9": "bad"},
+        {"c0": "skip", "c9": "skip"},
+        {"c2": "bad", "c7": "good"},  # contradict each other: neither is told to git
+    ],
+)
+def test_without_a_good_and_a_bad_commit_there_is_no_log(scene: Scene, said: dict[str, str]) -> None:
+    assert git_bisect_log(scene.range, verdicts(scene, **said), culprit=None) == ""
 
 
 def test_a_subject_with_line_breaks_cannot_write_into_the_log(scene: Scene, tmp_path: Path) -> None:
