@@ -6,7 +6,6 @@ about it is worth more than none.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +31,7 @@ from memory_models.remedies import Remedy, find_remedies
 from memory_models.shapes import ImageLoad
 from workers.context import WorkerContext
 from workers.launching import PROBE_FOLDER
+from workers.rank_files import parse_strictly
 from workers.resolution import open_mirror
 
 #: More would bury the few that changed something.
@@ -61,6 +61,8 @@ def gather_evidence(
         bisection=row.id,
         repository=profile.repository,
         profile=profile.name,
+        good=str(row.request.get("good", "")),
+        bad=str(row.request.get("bad", "")),
         started_at=row.created_at,
         finished_at=row.updated_at,
         launch=_launch(profile, spec, row.request.get("overrides") or {}),
@@ -69,7 +71,7 @@ def gather_evidence(
     pair = compared_commits(spec, ledger, finding)
     if pair is None:
         return evidence
-    before, after = (_side(context, spec, rows, commit) for commit in pair)
+    before, after = (_side(context, spec, rows, commit, notes) for commit in pair)
     try:
         mirror = open_mirror(context, profile)
         before, after = (_with_lock(mirror, profile, side) for side in (before, after))
@@ -88,7 +90,13 @@ def gather_evidence(
     return replace(evidence, notes=tuple(notes))
 
 
-def _side(context: WorkerContext, spec: BisectionSpec, rows: Sequence[TrialRow], commit_hash: str) -> Side:
+def _side(
+    context: WorkerContext,
+    spec: BisectionSpec,
+    rows: Sequence[TrialRow],
+    commit_hash: str,
+    notes: list[str],
+) -> Side:
     key = spec.range.commits[spec.range.position(commit_hash)].tree_key
     same = {c.hash for c in spec.range.commits if c.hash == commit_hash or (key and c.tree_key == key)}
     measured = {
@@ -99,8 +107,25 @@ def _side(context: WorkerContext, spec: BisectionSpec, rows: Sequence[TrialRow],
     best = choose_measurement([row.measurement for row in measured.values() if row.measurement])
     if best is None:
         return Side(commit=commit_hash)
-    text = context.artifacts.content(measured[id(best)].id, "config.json")
-    return Side(commit=commit_hash, measurement=best, config=json.loads(text) if text else None)
+    content = context.artifacts.content(measured[id(best)].id, "config.json")
+    config = None
+    if content:
+        try:
+            config = recorded_configuration(content)
+        except ValueError as error:
+            notes.append(f"Commit {commit_hash[:10]}: {error}; the report treats it as missing.")
+    return Side(commit=commit_hash, measurement=best, config=config)
+
+
+def recorded_configuration(content: bytes) -> dict[str, Any]:
+    """What the training job wrote as its resolved configuration; ValueError if it cannot be one."""
+    try:
+        config = parse_strictly(content)
+    except ValueError as error:
+        raise ValueError(f"the recorded configuration cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError("the recorded configuration is not a mapping")
+    return config
 
 
 def _with_lock(mirror: Mirror, profile: Profile, side: Side) -> Side:
@@ -188,7 +213,7 @@ def _estimates(
         old, new = (_read(side, profile) for side in (before, after))
         comparison: Comparison = compare(old.job, new.job)
         remedies = _remedies(new.job, spec, after.measurement)
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:  # a job may write integers that no float holds
         notes.append(f"No estimate: the memory model cannot follow this configuration: {error}")
         return {}
     notes += [f"Memory model: {note}" for note in new.notes]
@@ -206,8 +231,9 @@ def _read(side: Side, profile: Profile) -> Reading:
 def _image_load(side: Side) -> ImageLoad | None:
     """Images and patches of a sample, as measured; None where no step told."""
     measurement = side.measurement
-    batch = (side.config or {}).get("train", {}).get("global_batch_size")
-    if measurement is None or not measurement.steps or not batch:
+    train = (side.config or {}).get("train")
+    batch = train.get("global_batch_size") if isinstance(train, Mapping) else None
+    if type(batch) is not int or batch < 1 or measurement is None or not measurement.steps:
         return None
     samples = batch * len(measurement.steps)
     patches = sum(step.patches for step in measurement.steps)

@@ -7,7 +7,9 @@ are bounded, parsed as strict JSON, checked field by field, and never unpickled.
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
@@ -18,6 +20,11 @@ from memory_models.breakdown import Activity, Category, Component, Phase
 
 #: The thinned timeline has 400 points and a run some hundred steps: a few hundred kilobytes.
 RANK_FILE_LIMIT_BYTES = 8 * 2**20
+
+#: A resolved configuration has some ten levels; every reader of one after us recurses.
+_DEEPEST = 100
+_TOO_DEEP = f"it is nested deeper than {_DEEPEST} levels"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Bytes = Annotated[int, Field(ge=0, le=2**50, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**60, strict=True)]
@@ -163,12 +170,36 @@ def read_plain_file(path: Path, limit_bytes: int) -> bytes | None:
 
 
 def parse_strictly(content: bytes) -> Any:
-    """JSON without NaN and infinities. Raises ValueError, also for nesting without end."""
+    """JSON in UTF-8 that can be written again: every number finite, every text whole Unicode.
+
+    Half a surrogate pair in a text becomes U+FFFD: a value is worth more than its odd letter.
+    Raises ValueError, also for numbers too large for a float and for nesting deeper than 100.
+    """
     try:
-        return json.loads(content, parse_constant=_refuse)
+        row = json.loads(content.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError(_TOO_DEEP) from error
+    return _writable(row, 0)
 
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        _refuse(word[:40])
+    return number
+
+
+def _writable(value: Any, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise ValueError(_TOO_DEEP)
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_writable(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {_SURROGATE.sub("\ufffd", key): _writable(item, depth + 1) for key, item in value.items()}
+    return value
