@@ -222,6 +222,36 @@ def test_commits_that_cannot_change_the_repro_have_one_key(scene: RepositoryScen
     assert whole.commits[0].tree_key == whole.commits[0].tree_key
 
 
+def test_a_mode_alone_makes_another_state_and_its_return_the_first_again(
+    scene: RepositoryScene, tmp_path: Path
+) -> None:
+    scene.write("run.sh", "train.py", executable=True)
+    base = scene.commit("base", train__py="1", requirements__lock="train.py")
+    (scene.folder / "run.sh").chmod(0o644)
+    scene.commit("chmod", docs="1")
+    for name in ("run.sh", "requirements.lock"):
+        (scene.folder / name).unlink()
+        os.symlink("train.py", scene.folder / name)
+        scene.commit("a link whose target is what the file said")
+    for name in ("run.sh", "requirements.lock"):
+        (scene.folder / name).unlink()
+    scene.write("run.sh", "train.py", executable=True)
+    scene.commit("files again", requirements__lock="train.py")
+    (scene.folder / "run.sh").unlink()
+    scene.commit("a folder", run__sh___x="1")
+    (scene.folder / "run.sh" / "x").unlink()
+    (scene.folder / "run.sh").rmdir()
+    scene.write("run.sh", "train.py", executable=True)
+    last = scene.commit("a file once more")
+    found = mirrored(scene, tmp_path).read_range(base, last, ["run.sh"], ["requirements.lock"]).commits
+    trees = [commit.tree_key for commit in found]
+    assert len(set(trees)) == 5
+    assert trees[0] == trees[4] == trees[6]
+    locks = [commit.environment_key for commit in found]
+    assert locks[0] == locks[1] == locks[2] == locks[4] == locks[5]
+    assert locks[3] != locks[0]
+
+
 def test_pins_are_followed_through_the_range(scene: RepositoryScene, tmp_path: Path) -> None:
     scene.commit("base", a="1")
     scene.pin("vendor/core", "1" * 40)

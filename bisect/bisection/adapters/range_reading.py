@@ -17,6 +17,7 @@ from bisection.adapters.git_process import run_git
 from bisection.commits import Commit
 
 _GITLINK = "160000"
+_NO_FILE = "000000"  #: as git's raw diff says of the side that lacks the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +42,17 @@ def read_commits(
     """
     relevant = [path.rstrip("/") for path in relevant_paths]
     locks = [path.rstrip("/") for path in environment_paths]
-    names = ["", *relevant, *locks]
-    objects = _objects(folder, hashes, names)
-    pins = _gitlinks(folder, hashes[0])
+    names = [*relevant, *locks]
+    objects = _objects(folder, hashes, ["", *names])
+    pins, modes = _first_modes(folder, hashes[0], names)
     commits = []
-    for position, (header, found) in enumerate(zip(_headers(folder, hashes), objects, strict=True)):
+    for position, (header, (tree, *found)) in enumerate(zip(_headers(folder, hashes), objects, strict=True)):
         if position > 0:
             pins = _moved(pins, header.changes)
-        tree, chosen, lock = found[0], found[1 : 1 + len(relevant)], found[1 + len(relevant) :]
+            modes.update((path, mode) for path, mode, _ in header.changes if path in modes)
+        # A file's mode is in its folder's object, not in its own: chmod, or a link to the same bytes.
+        states = [f"{modes[name]} {target}" for name, target in zip(names, found, strict=True)]
+        chosen, lock = states[: len(relevant)], states[len(relevant) :]
         if relevant:
             tree_key = _digest(*chosen, *lock, *(f"{path}@{pin}" for path, pin in sorted(pins.items())))
         else:
@@ -142,14 +146,19 @@ def _objects(folder: Path, hashes: Sequence[str], paths: Sequence[str]) -> Itera
         yield found[start : start + len(paths)]
 
 
-def _gitlinks(folder: Path, commit: str) -> dict[str, str]:
+def _first_modes(folder: Path, commit: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The gitlinks of a commit, and the mode of each name that is a file ("000000": it is none)."""
     output = run_git(folder, "ls-tree", "-r", "-z", "--full-tree", commit)
     pins = {}
-    for row in output.decode(errors="replace").split("\0"):
-        if row.startswith(f"{_GITLINK} "):
-            header, path = row.split("\t", 1)
-            pins[path] = header.split(" ")[2]
-    return pins
+    modes = dict.fromkeys(names, _NO_FILE)
+    for row in output.decode(errors="replace").split("\0")[:-1]:
+        header, path = row.split("\t", 1)
+        mode, _, target = header.split(" ")
+        if mode == _GITLINK:
+            pins[path] = target
+        if path in modes:
+            modes[path] = mode
+    return pins, modes
 
 
 def _digest(*parts: str) -> str:
