@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 from importlib.metadata import version
@@ -20,6 +21,8 @@ from firstbad.settings import Settings
 from service.application import create_app
 from service.settings import ServiceSettings
 from workers.context import WorkerContext
+
+_TOKEN = re.compile(r"fb_[A-Za-z0-9_-]{40,}")
 
 
 def open_database(settings: Settings) -> Database:
@@ -64,12 +67,15 @@ def operator_token(settings: Settings, database: Database) -> str:
     """The token of whoever runs `firstbad up`: made at the first start, readable by them alone."""
     path = settings.token_file
     try:
-        token = path.read_text().strip()
+        content = path.read_bytes()
     except FileNotFoundError:
         token = Tokens(database).issue("operator", frozenset({Scope.ADMIN}))
         _write_private(path, token + "\n")
-    else:
-        Tokens(database).register(token, "operator", frozenset({Scope.ADMIN}))
+        return token
+    token = content.decode("ascii", errors="replace").strip()
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{path} holds no token; delete the file, and a new token is made")
+    Tokens(database).register(token, "operator", frozenset({Scope.ADMIN}))
     return token
 
 

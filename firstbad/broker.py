@@ -29,9 +29,9 @@ def write_configuration(folder: Path, socket: Path) -> Path:
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lines = [
         "port 0",
-        f'unixsocket "{socket}"',
+        f"unixsocket {_quoted(socket)}",
         "unixsocketperm 700",
-        f'dir "{folder}"',
+        f"dir {_quoted(folder)}",
         "appendonly yes",
         "appendfsync always",
         'save ""',
@@ -42,6 +42,11 @@ def write_configuration(folder: Path, socket: Path) -> Path:
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o600)
     return path
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _client(socket: Path) -> redis.Redis:

@@ -14,6 +14,7 @@ import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.exc import SQLAlchemyError
 
 from firstbad import __version__, memory_commands
 from firstbad.settings import Settings, read_settings
@@ -50,6 +51,10 @@ def main() -> None:
         fail(str(problem), EXIT_USAGE)
     except httpx.TransportError as error:
         fail(f"the server does not answer: {error}", EXIT_UNREACHABLE)
+    except SQLAlchemyError as error:
+        fail(f"the database cannot be used: {getattr(error, 'orig', None) or error}")
+    except OSError as error:
+        fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (ValueError, RuntimeError) as error:
         fail(str(error))
 

@@ -71,11 +71,11 @@ def find_running(settings: Settings) -> Server | None:
     """The `up` that serves this home, if one does and answers."""
     try:
         row = json.loads(settings.server_file.read_text())
-        token = settings.token_file.read_text().strip()
-        answer = httpx.get(f"{row['url']}/healthz", timeout=2)
-    except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError):
+        server = Server(url=row["url"], pid=int(row["pid"]), token=settings.token_file.read_text().strip())
+        answer = httpx.get(f"{server.url}/healthz", timeout=2)
+    except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError, httpx.InvalidURL):
         return None
-    return Server(url=row["url"], pid=row["pid"], token=token) if answer.status_code == 200 else None
+    return server if answer.status_code == 200 else None
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -130,6 +130,7 @@ class Embedded:
         self._workers = workers
         self._say = say
         self._stopping = False
+        self._starting = False
         self._lock: IO[str] | None = None
         self._socket = broker_socket(settings.home)
         self._listener: socket.socket | None = None
@@ -140,6 +141,9 @@ class Embedded:
         settings = self._settings
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_lock()
+        self._starting = True
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, self._on_signal)
         try:
             database = open_database(settings)
             operator_token(settings, database)
@@ -160,6 +164,7 @@ class Embedded:
         except BaseException:
             self.__exit__(None, None, None)
             raise
+        self._starting = False
         row = {"url": self.url, "pid": os.getpid()}
         settings.server_file.write_text(json.dumps(row))
         return self
@@ -171,6 +176,7 @@ class Embedded:
         _traceback: TracebackType | None,
     ) -> None:
         """Workers first, so that they hand their trials back while the rest still answers."""
+        self._starting = False  # from here on a signal changes nothing
         self._settings.server_file.unlink(missing_ok=True)
         _stop([child for child in self.children if child.name != "api"])
         _stop([child for child in self.children if child.name == "api"])
@@ -190,9 +196,7 @@ class Embedded:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def watch(self) -> None:
-        """Keep every child alive until INT or TERM."""
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, self._on_signal)
+        """Keep every child alive until INT, TERM or HUP."""
         while not self._stopping:
             if self._settings.bundles_broker:
                 self._ensure_broker()
@@ -200,8 +204,10 @@ class Embedded:
                 self._ensure(child)
             time.sleep(_LOOK_SECONDS)
 
-    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        if self._starting:  # what was started so far is stopped on the way out
+            raise SystemExit(128 + signum)
 
     def _take_lock(self) -> None:
         lock = (self._settings.home / "up.lock").open("w")
@@ -218,7 +224,15 @@ class Embedded:
         return self._settings.home / "logs" / f"{name}.log"
 
     def _start_broker(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return broker.start(self._settings.home / "valkey", self._socket, log)
+        """What the broker held is worth nothing by design: damaged data is set aside, not mourned."""
+        folder = self._settings.home / "valkey"
+        try:
+            return broker.start(folder, self._socket, log)
+        except broker.BrokerFailed:
+            aside = folder.with_name(f"valkey-damaged-{time.time_ns()}")
+            folder.rename(aside)
+            self._say(f"the broker did not start; its data is set aside in {aside}")
+            return broker.start(folder, self._socket, log)
 
     def _ensure_broker(self) -> None:
         """A server that answers is used whoever started it; otherwise start one."""
@@ -233,9 +247,6 @@ class Embedded:
         environment = {
             **os.environ,
             "FIRSTBAD_HOME": str(self._settings.home),
-            "FIRSTBAD_DATABASE_URL": self._settings.database_url,
-            "FIRSTBAD_BROKER_URL": self._settings.broker_url,
-            "FIRSTBAD_CATALOGUE": str(self._settings.catalogue),
         }
 
         listener = self._listener

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import URL, make_url
+
 #: A unix socket's path is limited to 107 bytes by the kernel's sockaddr_un.
 _LONGEST_SOCKET_PATH = 100
 DEFAULT_PORT = 8321
+_PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class Settings:
     home: Path
     port: int
     port_is_fixed: bool  #: the operator named it: do not look for another one
-    database_url: str
+    database_url: URL
     broker_url: str
     catalogue: Path
 
@@ -47,9 +51,9 @@ class Settings:
 
 
 def broker_socket(home: Path) -> Path:
-    """The bundled broker's socket: in the home, or, where its path is too long, beside it."""
+    """The bundled broker's socket: in the home, or elsewhere, where that path cannot stand in a URL."""
     inside = home / "valkey" / "valkey.sock"
-    if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH and _PLAIN_PATH.fullmatch(str(inside)):
         return inside
     name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"firstbad-{os.getuid()}-{name}" / "valkey.sock"
@@ -71,7 +75,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         home=home,
         port=int(port) if port else DEFAULT_PORT,
         port_is_fixed=bool(port),
-        database_url=environment.get("FIRSTBAD_DATABASE_URL") or f"sqlite:///{home}/firstbad.sqlite",
+        database_url=make_url(environment["FIRSTBAD_DATABASE_URL"])
+        if environment.get("FIRSTBAD_DATABASE_URL")
+        else URL.create("sqlite", database=str(home / "firstbad.sqlite")),
         broker_url=environment.get("FIRSTBAD_BROKER_URL") or bundled_broker_url(home),
         catalogue=Path(environment.get("FIRSTBAD_CATALOGUE") or home / "catalogue"),
     )

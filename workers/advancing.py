@@ -85,17 +85,24 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
 
 
 def _refusal(row: BisectionRow, search: Search, ledger: Sequence[LedgerEntry]) -> Finding | None:
-    """A configuration key that the bad end's state does not have is the request's fault, not a commit's."""
+    """A configuration key that neither end has is the request's fault, not a commit's.
+
+    One end alone proves nothing: the loss of the key may be the very regression.
+    """
+    overrides = row.request.get("overrides") or {}
+    refused: dict[int, LedgerEntry] = {}
     for entry in ledger:
-        if search.line.places.get(entry.trial.state.commit) == search.line.last:
-            key = refused_key(entry.measurement, row.request.get("overrides") or {})
-            if key is not None:
-                why = (
-                    f"The training configuration of the bad end has no key {key!r}: "
-                    f"{entry.measurement.reason}. Correct or remove the override."
-                )
-                return rejected(why, "unknown-configuration-key")
-    return None
+        place = search.line.places.get(entry.trial.state.commit)
+        if place is not None and refused_key(entry.measurement, overrides) is not None:
+            refused[place] = entry
+    if not {0, search.line.last} <= refused.keys():
+        return None
+    measurement = refused[search.line.last].measurement
+    why = (
+        f"The training configuration has no key {refused_key(measurement, overrides)!r}, "
+        f"at neither end of the range: {measurement.reason}. Correct or remove the override."
+    )
+    return rejected(why, "unknown-configuration-key")
 
 
 def _age_seconds(stamp: str) -> float:

@@ -23,6 +23,8 @@ def make_report(context: WorkerContext, row: BisectionRow) -> CulpritReport:
                 bisection=row.id,
                 repository=profile.get("repository", ""),
                 profile=profile.get("name", ""),
+                good=str(row.request.get("good", "")),
+                bad=str(row.request.get("bad", "")),
                 started_at=row.created_at,
                 finished_at=row.updated_at,
             ),

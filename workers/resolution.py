@@ -100,8 +100,7 @@ def _is_elsewhere(context: WorkerContext, profile: Profile) -> bool:
 
 #: How training scripts, Hydra and argparse say that a key is not theirs.
 _NO_SUCH_KEY = re.compile(
-    r"has no key|not in struct|unknown (?:configuration )?key"
-    r"|unrecognized arguments|no such option|no attribute",
+    r"has no key|not in struct|unknown (?:configuration )?key|unrecognized arguments|no such option",
     re.IGNORECASE,
 )
 
@@ -110,4 +109,8 @@ def refused_key(measurement: Measurement, overrides: Mapping[str, Any]) -> str |
     """The override that the training script did not know, if that is why it failed."""
     if measurement.outcome is not Outcome.CRASHED or not _NO_SUCH_KEY.search(measurement.reason):
         return None
-    return next((key for key in overrides if key.split(".")[-1] in measurement.reason), None)
+    for key in overrides:
+        last = re.escape(key.rpartition(".")[2])
+        if re.search(rf"(?<![\w]){last}(?![\w])", measurement.reason):
+            return key
+    return None

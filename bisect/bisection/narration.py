@@ -183,4 +183,4 @@ def best_so_far(line: Line, posterior: Posterior, suspects: Sequence[int]) -> st
 
 def _reasons(state: StateEvidence) -> str:
     """The last reason why a state could not be judged, once."""
-    return state.skip_reasons[-1] if state.skip_reasons else "its workers were lost again and again"
+    return state.skip_reasons[-1] if state.skip_reasons else "its trials gave no result again and again"

@@ -81,6 +81,10 @@ class Installation:
         return self.settings.home
 
     def up(self, workers: int = 2) -> Server:
+        self.start(workers)
+        return self.wait_for_server()
+
+    def start(self, workers: int = 2) -> None:
         log = (self.home / "up.log").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "firstbad", "up", "--workers", str(workers)],
@@ -90,7 +94,6 @@ class Installation:
             stderr=log,
         )
         log.close()
-        return self.wait_for_server()
 
     def wait_for_server(self) -> Server:
         found: list[Server] = []

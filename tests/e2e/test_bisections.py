@@ -147,6 +147,16 @@ def test_an_override_that_the_training_does_not_know_is_rejected_by_name(
     assert "train.micro_batch_sise" in finding["why"]
 
 
+def test_a_crash_that_reads_like_a_refused_override_is_bisected_all_the_same(
+    client: Client, training: Training
+) -> None:
+    broken = {"breaks": "'Model' object has no key 'num_layers'"}
+    hashes = training.commits(GOOD, GOOD, broken, broken)
+    overrides = {"model.num_layers": 2}
+    report = finish(client, request(hashes[0], hashes[-1], criterion={"kind": "crash"}, overrides=overrides))
+    assert report["finding"]["commits"] == [hashes[2]], report["finding"]
+
+
 def test_an_override_that_a_configuration_library_would_evaluate_is_rejected(
     client: Client, training: Training
 ) -> None:

@@ -95,6 +95,26 @@ def test_a_broker_that_forgets_everything_loses_nothing(
     running.ends_as_if_nothing_had_happened()
 
 
+def test_damaged_data_of_the_broker_is_set_aside(installation: Installation) -> None:
+    damaged = installation.home / "valkey" / "appendonlydir"
+    damaged.mkdir(parents=True)
+    (damaged / "appendonly.aof.manifest").write_text("this is no manifest\n")
+    installation.up()
+    assert len(list(installation.home.glob("valkey-damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_it_starts_leaves_nothing_behind(
+    installation: Installation, signum: signal.Signals
+) -> None:
+    installation.start()
+    assert installation.process is not None
+    wait_until(lambda: "valkey-server" in str(installation.processes()), "no broker starts")
+    installation.process.send_signal(signum)
+    assert installation.process.wait(timeout=60) != 0
+    wait_until(lambda: not installation.processes(), "processes were left behind", 10)
+
+
 @pytest.mark.parametrize("part", ["firstbad api", "worker --queue control", "worker --queue local"])
 def test_a_child_that_dies_is_started_again(
     installation: Installation, training: Training, part: str

@@ -16,7 +16,7 @@ def test_state_lives_in_the_users_state_folder_unless_told_otherwise() -> None:
 
 def test_the_database_and_the_broker_are_bundled_unless_named() -> None:
     bundled = read_settings({"FIRSTBAD_HOME": "/srv/fb"})
-    assert bundled.database_url == "sqlite:////srv/fb/firstbad.sqlite"
+    assert bundled.database_url.database == "/srv/fb/firstbad.sqlite"
     assert bundled.bundles_broker
     shared = read_settings({"FIRSTBAD_HOME": "/srv/fb", "FIRSTBAD_BROKER_URL": "redis://cache:6379/0"})
     assert not shared.bundles_broker
@@ -35,3 +35,12 @@ def test_a_home_with_a_long_path_gets_its_socket_elsewhere() -> None:
     assert len(str(broker_socket(long))) < 100
     assert broker_socket(long) == broker_socket(long)
     assert broker_socket(long) != broker_socket(long / "y")
+
+
+@pytest.mark.parametrize("name", ["q?x", "a#b", "%41", 'a "quoted" b', "two words", "größe"])
+def test_a_home_may_have_any_name(name: str) -> None:
+    home = Path("/srv") / name
+    settings = read_settings({"FIRSTBAD_HOME": str(home)})
+    assert settings.database_url.database == f"{home}/firstbad.sqlite"
+    assert settings.broker_url.removeprefix("redis+socket://") == str(broker_socket(home))
+    assert not set("?#% ") & set(settings.broker_url)

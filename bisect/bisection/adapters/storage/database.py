@@ -19,7 +19,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 
 _WRITES = "firstbad_writes"
@@ -38,11 +38,11 @@ def new_id() -> str:
 class Database:
     """Opens lazily; safe to share between threads, not across a fork."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._is_sqlite = url.startswith("sqlite")
+    def __init__(self, url: str | URL) -> None:
+        self.url = make_url(url)
+        self._is_sqlite = self.url.get_backend_name() == "sqlite"
         arguments: Mapping[str, Any] = {"timeout": _BUSY_SECONDS} if self._is_sqlite else {}
-        self._engine = create_engine(url, connect_args=dict(arguments), pool_pre_ping=True)
+        self._engine = create_engine(self.url, connect_args=dict(arguments), pool_pre_ping=True)
         if self._is_sqlite:
             _configure_sqlite(self._engine)
 
