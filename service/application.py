@@ -17,6 +17,7 @@ from bisection.adapters.queue import Queue
 from bisection.adapters.storage.database import Database
 from service import bisections, estimates, evidence, health, pages, problem_responses, registry, reports
 from service.envelope import Envelope
+from service.json_answers import JsonAnswer
 from service.parts import Parts
 from service.settings import ServiceSettings
 from service.webhooks import webhook_router
@@ -56,6 +57,7 @@ def create_app(
         # Their pages load scripts from elsewhere; docs/reference/api.md is made for people.
         docs_url=None,
         redoc_url=None,
+        default_response_class=JsonAnswer,
         max_body_size=settings.body_bytes,
         license_info={"name": "Apache-2.0"},
     )

@@ -14,6 +14,7 @@ from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConfl
 from service import problems
 from service.access import Reader, Writer
 from service.intake import BisectionRequest, invalid, normalise
+from service.json_answers import encode_json
 from service.parts import Parts, parts_of
 from service.problem_responses import document
 from service.problems import FieldError, Problem
@@ -185,7 +186,7 @@ def get_bisection(
     if_none_match: Annotated[str | None, Header(description="ETag of the copy that you have.")] = None,
 ) -> Response:
     """Status, plan, trials so far and finding. Cheap to ask again with If-None-Match."""
-    body = view(row, parts.trials.of(row.id), parts.settings).model_dump_json().encode()
+    body = encode_json(view(row, parts.trials.of(row.id), parts.settings).model_dump(mode="json"))
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}

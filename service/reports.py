@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
-from fastapi.responses import JSONResponse
 
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.rendering.html import content_security_policy, render_html
@@ -15,6 +14,7 @@ from bisection.report import CulpritReport
 from service import problems
 from service.access import Reader
 from service.bisections import Existing
+from service.json_answers import JsonAnswer
 from service.problem_responses import document
 from service.problems import Problem
 
@@ -114,7 +114,7 @@ def get_report(
     headers = {"Vary": "Accept", "Cache-Control": "private, no-cache"}
     match format or accepted_format(accept):
         case ReportFormat.JSON if row.report is not None:
-            return JSONResponse(row.report, headers=headers)
+            return JsonAnswer(row.report, headers=headers)
         case ReportFormat.MARKDOWN:
             text = render_markdown(finished_report(row))
             return Response(text, media_type="text/markdown; charset=utf-8", headers=headers)
