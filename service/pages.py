@@ -32,6 +32,7 @@ router = APIRouter(include_in_schema=False, default_response_class=Response)
 
 _OWN_PAGE = re.compile(r"/(reports/[0-9a-f]{16})?")
 _LISTED = 100
+_MOST_FIELDS = 10
 
 
 def make_templates() -> Jinja2Templates:
@@ -104,7 +105,14 @@ def show_login(request: Request, next: str = "/") -> Response:
 @router.post("/login")
 def log_in(request: Request, body: Annotated[bytes, Depends(body_of)], parts: UsesParts) -> Response:
     """Sets the cookie for a token that may read."""
-    form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise Problem(
+            problems.INVALID_REQUEST,
+            f"The form has more than {_MOST_FIELDS} fields.",
+            repair="Send the fields 'token' and 'next' only.",
+        ) from None
     token = form.get("token", [""])[0].strip()
     target = _own_page(form.get("next", ["/"])[0])
     caller = Tokens(parts.database).caller(token)

@@ -235,3 +235,15 @@ def test_the_style_is_served_from_here(scene: ServiceScene) -> None:
 
 def test_a_cookie_never_writes(scene: ServiceScene) -> None:
     assert browser(scene).post("/v1/bisections", json=REQUEST).status_code == 401
+
+
+def test_a_sign_in_with_a_crowd_of_fields_is_refused(scene: ServiceScene) -> None:
+    form = "&".join(["a=b"] * 50)
+    answer = scene.anonymous.post("/login", content=form)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"].endswith("/errors/invalid-request")
+    assert "more than 10 fields" in answer.json()["detail"]
+    page = scene.anonymous.post("/login", content=form, headers={"Accept": "text/html"})
+    assert page.status_code == 422
+    assert "more than 10 fields" in page.text
