@@ -252,6 +252,62 @@ def test_a_mode_alone_makes_another_state_and_its_return_the_first_again(
     assert locks[3] != locks[0]
 
 
+def commit_bytes(scene: RepositoryScene, ident: bytes, more: bytes, message: bytes) -> str:
+    """A commit on top of main with the given committer, further headers and message, byte for byte."""
+    tree, parent = scene.git("rev-parse", "HEAD^{tree}").encode(), scene.head.encode()
+    content = b"tree %b\nparent %b\nauthor %b\ncommitter %b\n%b\n%b" % (
+        tree, parent, ident, ident, more, message,
+    )  # fmt: skip
+    commit = scene.git("hash-object", "-t", "commit", "-w", "--literally", "--stdin", stdin=content)
+    scene.git("update-ref", "refs/heads/main", commit)
+    return commit
+
+
+DATED = b"A <a@b> 1700000000 +0000"
+
+
+@pytest.mark.parametrize(
+    ("ident", "more", "message", "committed_at", "subject"),
+    [
+        (b"A <a@b>", b"", b"x\n", "", "x"),
+        (b"A <a@b> -5000 +0000", b"", b"x\n", "", "x"),
+        (b"A <a@b> 99999999999999 +0000", b"", b"x\n", "", "x"),
+        (b"A <a@b> 999999999999 +0000", b"", b"x\n", "", "x"),
+        (b"A <a@b> 99999999999999999999999 +0000", b"", b"x\n", "", "x"),
+        (b"A <a@b> 1700000000 +9999999", b"", b"x\n", "2023-11-14T22:13:20+00:00", "x"),
+        (DATED, b"encoding ISO-8859-1\n", b"\xe9t\xe9\n", "2023-11-14T22:13:20+00:00", "été"),
+        (DATED, b"encoding NONSENSE\n", b"\xe9t\xe9\n", "2023-11-14T22:13:20+00:00", "\ufffdt\ufffd"),
+        (DATED, b"encoding UTF-16\n", b"a b c\n", "2023-11-14T22:13:20+00:00", "a b c"),
+        (DATED, b"encoding hex\n", b"a b c\n", "2023-11-14T22:13:20+00:00", "a b c"),
+        (DATED, b"encoding utf-7\n", b"+2AA-\n", "2023-11-14T22:13:20+00:00", "?"),
+        (DATED, b"", b"\n \none\ntwo\n\nbody\n", "2023-11-14T22:13:20+00:00", "one two"),
+        (DATED, b"", b"\xff\0x\n", "2023-11-14T22:13:20+00:00", "\ufffd\ufffdx"),
+    ],
+)
+def test_a_commit_that_only_git_can_read_does_not_spoil_its_range(
+    scene: RepositoryScene,
+    tmp_path: Path,
+    ident: bytes,
+    more: bytes,
+    message: bytes,
+    committed_at: str,
+    subject: str,
+) -> None:
+    base = scene.commit("base", a="1")
+    odd = commit_bytes(scene, ident, more, message)
+    middle = scene.commit("middle", a="2")
+    last = commit_bytes(scene, ident, more, message)
+    mirror = mirrored(scene, tmp_path)
+    found = mirror.read_range(base, last).commits
+    assert [commit.hash for commit in found] == [base, odd, middle, last]
+    for commit in (found[1], found[3]):
+        assert (commit.author, commit.committed_at, commit.subject) == ("A", committed_at, subject)
+    assert found[2].subject == "middle"
+    assert found[2].paths == ("a",)
+    assert len(mirror.read_range(odd, last).commits) == 3
+    assert mirror.read_file(odd, "a") == b"1"
+
+
 def test_pins_are_followed_through_the_range(scene: RepositoryScene, tmp_path: Path) -> None:
     scene.commit("base", a="1")
     scene.pin("vendor/core", "1" * 40)

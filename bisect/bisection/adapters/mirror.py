@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from git import Repo
+from git import Repo, Tree
 
 from bisection.adapters import reverting, tree_export
 from bisection.adapters.git_process import GitError, MirrorError, file_lock, git_environment, run_git
@@ -204,9 +204,7 @@ class Mirror:
         line = (
             run_git(self.folder, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").decode().split()
         )
-        with Repo(self.folder) as repository:
-            _confine(repository, self.folder)
-            parents = [parent.hexsha for parent in repository.commit(line[0]).parents]
+        parents = self._parents(line[0])
         if parents[:1] != [good]:
             raise BadRange(
                 f"good {good[:10]} is not on the first-parent line of bad {bad[:10]}: it came in "
@@ -217,12 +215,14 @@ class Mirror:
             commits=read_commits(self.folder, [good, *line], relevant_paths, environment_paths)
         )
 
+    def _parents(self, commit: str) -> list[str]:
+        return run_git(self.folder, "rev-list", "--parents", "-n1", commit).decode().split()[1:]
+
     def is_ancestor(self, older: str, newer: str) -> bool:
         check_hash(older)
         check_hash(newer)
-        with Repo(self.folder) as repository:
-            _confine(repository, self.folder)
-            return bool(repository.is_ancestor(repository.commit(older), repository.commit(newer)))
+        # Of an ancestor and its descendant the ancestor is the only best merge base.
+        return run_git(self.folder, "merge-base", older, newer, accept=(0, 1)).decode().strip() == older
 
     def _not_an_ancestor(self, good: str, bad: str) -> str:
         if self.is_ancestor(bad, good):
@@ -243,11 +243,13 @@ class Mirror:
 
     def read_file(self, commit: str, path: str) -> bytes:
         """The content of a file at a full hash. Raises MissingPath, also for what is no plain file."""
-        check_hash(commit)
+        # By the tree, since GitPython cannot read every commit that git keeps.
+        wanted = f"{check_hash(commit)}^{{tree}}"
+        tree = bytes.fromhex(run_git(self.folder, "rev-parse", "--verify", wanted).decode())
         with Repo(self.folder) as repository:
             _confine(repository, self.folder)
             try:
-                item = repository.commit(commit).tree / path
+                item = Tree(repository, tree, path="") / path
             except (KeyError, ValueError) as error:
                 raise MissingPath(f"{path} is not in the tree of {commit[:10]}") from error
             if item.type != "blob" or item.mode not in (0o100644, 0o100755, 0o100664):
@@ -293,9 +295,7 @@ class Mirror:
 
     def revert(self, commit: str, onto: str) -> Revert:
         """The tree of ``onto`` without the commit's change (against its first parent)."""
-        parents = (
-            run_git(self.folder, "rev-list", "--parents", "-n1", check_hash(commit)).decode().split()[1:]
-        )
+        parents = self._parents(check_hash(commit))
         if not parents:
             raise BadRange(f"{commit[:10]} is the first commit of all: there is nothing to go back to")
         return reverting.revert(self.folder, commit, parents[0], check_hash(onto))

@@ -1,19 +1,22 @@
 """Reads the commits between two hashes, with the keys that say which of them are one state.
 
-A handful of git processes whatever the length of the range: one for the line of
-commits, one for their headers and changed files, one for the trees. Hashes only;
-no ref and no user's word comes here.
+A handful of git processes whatever the length of the range: one for the changed
+files of all commits, one for their headers, one for the trees. Hashes only; no ref
+and no user's word comes here. Headers are read leniently: git keeps commits with no
+date, an impossible one or an unknown encoding, and none of these may spoil a range.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bisection.adapters.git_process import run_git
+from bisection.adapters.tree_export import contents
 from bisection.commits import Commit
 
 _GITLINK = "160000"
@@ -22,12 +25,12 @@ _NO_FILE = "000000"  #: as git's raw diff says of the side that lacks the file
 
 @dataclass(frozen=True, kw_only=True)
 class _Header:
-    """What git's log says of one commit. ``changes``: (path, mode after, object after)."""
+    """What git says of one commit. ``changes``: (path, mode after, object after)."""
 
     hash: str
     parents: tuple[str, ...]
     author: str
-    seconds: int
+    committed_at: str
     subject: str
     changes: tuple[tuple[str, str, str], ...]
 
@@ -63,7 +66,7 @@ def read_commits(
                 parents=header.parents,
                 subject=header.subject,
                 author=header.author,
-                committed_at=datetime.fromtimestamp(header.seconds, UTC).isoformat(),
+                committed_at=header.committed_at,
                 paths=tuple(path for path, _, _ in header.changes),
                 pins=pins,
                 tree_key=tree_key,
@@ -102,30 +105,67 @@ def _headers(folder: Path, hashes: Sequence[str]) -> Iterator[_Header]:
         "--no-ext-diff",
         "--no-color",
         "--no-show-signature",
-        "--encoding=UTF-8",
-        "--format=%H%x00%P%x00%an%x00%ct%x00%s",
+        "--encoding=none",
+        "--format=%H%x00%P",
         stdin="".join(f"{name}\n" for name in hashes).encode(),
     )
     tokens = output.decode(errors="replace").split("\0")
     at = 0
-    for expected in hashes:
-        name, parents, author, seconds, subject = tokens[at : at + 5]
+    for expected, content in zip(hashes, contents(folder, hashes), strict=True):
+        name, parents = tokens[at : at + 2]
         assert name == expected, "git's log left the given order"
-        at += 5
+        at += 2
         changes = []
         # A raw line starts with a colon, the next commit with a digit of its hash.
         while at < len(tokens) and tokens[at].lstrip("\n").startswith(":"):
             _, mode, _, target, _ = tokens[at].lstrip("\n").split(" ")
             changes.append((tokens[at + 1], mode, target))
             at += 2
+        fields, _, message = content.partition(b"\n\n")
+        author = _field(fields, b"author")
         yield _Header(
             hash=name,
             parents=tuple(parents.split()),
-            author=author,
-            seconds=int(seconds),
-            subject=subject,
+            author=_text(author.partition(b"<")[0].strip(), fields),
+            committed_at=_moment(_field(fields, b"committer")),
+            subject=_text(_subject(message), fields),
             changes=tuple(changes),
         )
+
+
+def _field(fields: bytes, name: bytes) -> bytes:
+    """The first header of that name in a commit; empty if it has none."""
+    found = re.search(rb"^" + name + rb" (.*)$", fields, re.MULTILINE)
+    return found[1] if found else b""
+
+
+def _moment(committer: bytes) -> str:
+    """The date of a committer's line in ISO 8601, UTC; empty where it has none that a calendar knows."""
+    found = re.fullmatch(rb".*> *([0-9]{1,12}) [+-][0-9]+ *", committer)
+    if not found:
+        return ""
+    try:
+        return datetime.fromtimestamp(int(found[1]), UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _subject(message: bytes) -> bytes:
+    """The first paragraph on one line, as git's %s."""
+    lines = [line.strip() for line in message.lstrip().split(b"\n")]
+    return b" ".join(lines[: lines.index(b"")] if b"" in lines else lines)
+
+
+def _text(raw: bytes, fields: bytes) -> str:
+    """The bytes of a name or a subject in the commit's own encoding; what cannot be read is U+FFFD."""
+    encoding = _field(fields, b"encoding").decode(errors="replace") or "utf-8"
+    try:
+        # What does not hold ASCII as ASCII (UTF-16) cannot be what a commit is written in.
+        text = raw.decode(encoding if "a\n".encode(encoding) == b"a\n" else "utf-8")
+    except (LookupError, ValueError):
+        text = raw.decode(errors="replace")
+    # Lone surrogates (of utf-7) and NUL could not be stored.
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def _objects(folder: Path, hashes: Sequence[str], paths: Sequence[str]) -> Iterator[list[str]]:

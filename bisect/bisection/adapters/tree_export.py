@@ -63,10 +63,10 @@ def write_tree(folder: Path, entries: Sequence[TreeEntry], destination: Path) ->
     made: set[str] = set()
     for entry in gitlinks:
         _make_folder(destination, entry.path, made)
-    for entry, content in zip(files, _contents(folder, [file.hash for file in files]), strict=True):
+    for entry, content in zip(files, contents(folder, [file.hash for file in files]), strict=True):
         _make_folder(destination, os.path.dirname(entry.path), made)
         _write_file(destination / entry.path, content, 0o755 if entry.mode == _PROGRAM else 0o644)
-    for entry, content in zip(links, _contents(folder, [link.hash for link in links]), strict=True):
+    for entry, content in zip(links, contents(folder, [link.hash for link in links]), strict=True):
         _make_folder(destination, os.path.dirname(entry.path), made)
         _write_link(destination / entry.path, entry.path, content)
     _check_links(destination, links)
@@ -125,8 +125,8 @@ def _check_links(destination: Path, links: Sequence[TreeEntry]) -> None:
             raise UnsafeTreeError(f"the link {entry.path!r} leads outside of the tree")
 
 
-def _contents(folder: Path, hashes: Sequence[str]) -> Iterator[bytes]:
-    """The blobs in the given order, through one `git cat-file`."""
+def contents(folder: Path, hashes: Sequence[str]) -> Iterator[bytes]:
+    """The contents of the objects in the given order, through one `git cat-file`."""
     if not hashes:
         return
     process = subprocess.Popen(
