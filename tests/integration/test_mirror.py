@@ -11,6 +11,7 @@ import pytest
 
 from bisection.adapters.git_process import git_version
 from bisection.adapters.mirror import (
+    AmbiguousRef,
     BadRange,
     FileChange,
     Mirror,
@@ -56,6 +57,49 @@ def test_an_unknown_ref_is_answered_with_near_names(scene: RepositoryScene, tmp_
     scene.git("tag", "nightly-2026-01-02")
     with pytest.raises(UnknownRef, match="near names: nightly-2026-01-02"):
         mirrored(scene, tmp_path).resolve("nightly-2026-01-03")
+
+
+def test_a_tag_and_a_branch_of_one_name_are_told_apart_and_not_chosen_between(
+    scene: RepositoryScene, tmp_path: Path
+) -> None:
+    first = scene.commit("first", a="1")
+    second = scene.commit("second", a="2")
+    last = scene.commit("last", a="3")
+    scene.git("tag", "-a", "-m", "annotated", "main", second)
+    scene.git("branch", "ci/nightly", first)
+    scene.git("branch", "refs/heads/main", first)
+    scene.git("tag", "nightly", last)
+    scene.git("branch", "nightly", last)
+    mirror = mirrored(scene, tmp_path)
+    with pytest.raises(AmbiguousRef) as caught:
+        mirror.resolve("main")
+    assert f"refs/heads/main is {last[:10]}; refs/tags/main is {second[:10]}" in str(caught.value)
+    with pytest.raises(AmbiguousRef, match=f"refs/heads/main is {second[:10]}"):
+        mirror.resolve("main~1")
+    assert mirror.resolve("refs/heads/main") == last
+    assert mirror.resolve("refs/tags/main^{}") == second
+    assert mirror.resolve("heads/main~1") == second
+    assert mirror.resolve("ci/nightly") == first
+    assert mirror.resolve("nightly") == last, "both are the same commit"
+    assert mirror.resolve("HEAD") == last
+
+
+def test_a_name_that_looks_like_another_commits_hash_does_not_hide_it(
+    scene: RepositoryScene, tmp_path: Path
+) -> None:
+    first = scene.commit("first", a="1")
+    second = scene.commit("second", a="2")
+    scene.git("tag", second[:8], first)
+    scene.git("branch", first[:9], first)
+    scene.git("tag", "facade1", second)
+    scene.git("tag", "2024", second)
+    mirror = mirrored(scene, tmp_path)
+    with pytest.raises(AmbiguousRef, match=f"refs/tags/{second[:8]} is {first[:10]}; {second} is"):
+        mirror.resolve(second[:8])
+    assert mirror.resolve(second[:9]) == second
+    assert mirror.resolve(second.upper()) == second
+    assert mirror.resolve(first[:9]) == first
+    assert mirror.resolve("facade1") == mirror.resolve("2024") == second
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Running git: one environment for every command, bounded in time, with nothing left behind.
 
 Only this file starts git. Callers pass full hashes and their own constants; a word
-of a user's reaches a command line only in `mirror.Mirror.resolve`, behind
-``--end-of-options``.
+of a user's reaches a command line only for `mirror.Mirror.resolve`: behind
+``--end-of-options``, or after it was seen to be nothing but hexadecimal digits.
 """
 
 from __future__ import annotations

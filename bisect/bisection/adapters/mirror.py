@@ -10,6 +10,7 @@ Errors::
     +- GitError         a command failed on this host: a broken mirror, a full disk, no git
     +- Unreachable      the repository could not be fetched; the operator's or the network's fault
     +- UnknownRef       the requester's fault: nothing of that name; says which names are near
+    +- AmbiguousRef     the requester's fault: it names several commits; says which, and what to give
     +- BadRange         the requester's fault: good and bad do not span a range; says how to mend it
     +- MissingPath      the commit has no such file
 """
@@ -17,6 +18,7 @@ Errors::
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from bisection.adapters.reverting import Revert
 from bisection.commits import CommitRange, check_hash
 
 __all__ = [
+    "AmbiguousRef",
     "BadRange",
     "FileChange",
     "GitError",
@@ -47,6 +50,10 @@ FETCH_SECONDS = 1800.0
 #: A lock file or a launch script is kilobytes; what is larger is not read into memory.
 READ_LIMIT_BYTES = 16 * 2**20
 _LONGEST_REF = 250
+#: A revision up to what git's grammar may add to a name: ^, ~ and @{...}.
+_FIRST_WORD = re.compile(r"(?:(?![\^~]|@\{).)+")
+_FULL_HASH = re.compile(r"[0-9a-fA-F]{40}")
+_SHORT_HASH = re.compile(r"[0-9a-fA-F]{7,39}")
 
 
 class Unreachable(MirrorError):
@@ -59,6 +66,12 @@ class UnknownRef(MirrorError):
     """No commit of that name is in the repository."""
 
     problem = "unknown-ref"
+
+
+class AmbiguousRef(MirrorError):
+    """The word names several commits."""
+
+    problem = "ambiguous-ref"
 
 
 class BadRange(MirrorError):
@@ -162,19 +175,48 @@ class Mirror:
     # -- names and ranges -------------------------------------------------------
 
     def resolve(self, ref: str) -> str:
-        """The full hash of the commit that ``ref`` names in the mirror as it is. Raises UnknownRef."""
+        """The full hash of the commit that ``ref`` names in the mirror as it is.
+
+        Raises UnknownRef, and AmbiguousRef where git would choose silently (a tag before a
+        branch, a name before a hash) between commits that differ.
+        """
         if not ref or len(ref) > _LONGEST_REF or not ref.isprintable():
             raise UnknownRef(f"{ref[:60]!r} is not the name of a commit: give a branch, a tag or a hash")
-        wanted = f"{ref}^{{commit}}"
-        output = ""
-        with suppress(GitError):
-            output = run_git(
-                self.folder, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted
-            ).decode()
-        try:
-            return check_hash(output.strip())
-        except ValueError:
-            raise UnknownRef(self._unknown(ref)) from None
+        start = _FIRST_WORD.match(ref)
+        word = start[0] if start else ""
+        named = {name: self._commit(name + ref[len(word) :]) for name in self._meanings(word)}
+        found = {name: commit for name, commit in named.items() if commit}
+        if len(set(found.values())) > 1:
+            meant = "; ".join(f"{name} is {commit[:10]}" for name, commit in found.items())
+            raise AmbiguousRef(f"{word!r} names several commits: {meant}. Give one of these names instead")
+        commit = next(iter(found.values()), None) or self._commit(ref)
+        if commit is None:
+            raise UnknownRef(self._unknown(ref))
+        return commit
+
+    def _commit(self, name: str) -> str | None:
+        """What git makes of a name; a user's word reaches a command line only here and in `_meanings`."""
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        with suppress(GitError, ValueError):
+            return check_hash(run_git(self.folder, *words).decode().strip())
+        return None
+
+    def _meanings(self, word: str) -> tuple[str, ...]:
+        """Every unmistakable name that a word could stand for, whether or not there is a commit of it."""
+        if word in ("", "HEAD") or word.startswith("refs/") or _FULL_HASH.fullmatch(word):
+            return ()  # git itself takes these as they are
+        places = ("refs/", "refs/heads/", "refs/tags/") if "/" in word else ("refs/heads/", "refs/tags/")
+        return (*(place + word for place in places), *self._hashes(word))
+
+    def _hashes(self, word: str) -> tuple[str, ...]:
+        """The commits whose hash starts so. Fewer than 7 digits are no hash beside a name: a tag 2024."""
+        if not _SHORT_HASH.fullmatch(word):
+            return ()
+        objects = run_git(self.folder, "rev-parse", f"--disambiguate={word.lower()}")
+        rows = run_git(
+            self.folder, "cat-file", "--batch-check=%(objecttype) %(objectname)", stdin=objects
+        ).decode()
+        return tuple(row.split()[1] for row in rows.splitlines() if row.startswith("commit "))
 
     def _unknown(self, ref: str) -> str:
         names = run_git(self.folder, "for-each-ref", "--format=%(refname:strip=2)", "refs/heads", "refs/tags")
