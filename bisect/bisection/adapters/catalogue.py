@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -31,6 +32,7 @@ from pydantic import (
     model_validator,
 )
 
+from bisection.adapters.queue import CONTROL
 from bisection.criteria import Criterion, CriterionKind
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -38,6 +40,7 @@ Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]
 EnvironmentVariable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 _URL = re.compile(r"(https://|ssh://|file:///|/)[^\s-][^\s]*|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:[^\s/-][^\s]*")
+_NOT_PASSABLE = re.compile("[\0\ud800-\udfff]")
 _PASSWORD_IN_URL = re.compile(r"https://[^/@]*@")
 
 
@@ -62,13 +65,22 @@ def _inside(path: str) -> str:
     return path
 
 
-PathInTree = Annotated[str, Field(min_length=1)]
+def _passable(text: str) -> str:
+    """ValueError for what no command line, path or environment of a process can hold."""
+    if _NOT_PASSABLE.search(text):
+        raise ValueError("must not hold a NUL character or half a surrogate pair")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_passable)]
+PathInTree = Annotated[Text, Field(min_length=1)]
+Bytes = Annotated[int, Field(gt=0, lt=2**63)]
 
 
 class _Shape(BaseModel):
     """A part of a file: immutable, and a misspelt field is an error, not silence."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Environment(_Shape):
@@ -81,8 +93,8 @@ class Environment(_Shape):
     lock: PathInTree | None = None  #: file in the tree with one `name==version` a line
     overlay: tuple[Package, ...] = ()  #: installed apart, so that a new version needs no new environment
     pip_first: tuple[Package, ...] = ()  #: installed by pip, which honours the machine's pip configuration
-    find_links: tuple[str, ...] = ()  #: folders with wheels
-    python: str | None = None  #: the interpreter (`interpreter`), or what to make the venv from (`venv`)
+    find_links: tuple[Text, ...] = ()  #: folders with wheels
+    python: Text | None = None  #: the interpreter (`interpreter`), or what to make the venv from (`venv`)
 
     @field_validator("lock")
     @classmethod
@@ -118,11 +130,11 @@ class LaunchAdapter(_Shape):
     """
 
     when: When = When()
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
     processes: Annotated[int, Field(ge=1, le=64)] = 1  #: ranks on this host
-    override: str = "{key}={value}"
-    python_path: tuple[str, ...] = (".",)  #: folders of the tree that go on PYTHONPATH
-    env: dict[EnvironmentVariable, str] = {}
+    override: Text = "{key}={value}"
+    python_path: tuple[Text, ...] = (".",)  #: folders of the tree that go on PYTHONPATH
+    env: dict[EnvironmentVariable, Text] = {}
 
     @field_validator("python_path")
     @classmethod
@@ -141,8 +153,8 @@ class Data(_Shape):
     """What is trained on. A criterion of memory or speed needs real data to mean anything."""
 
     kind: Literal["real", "mock"] = "real"
-    path: str | None = None  #: on the worker host; {data} in the command
-    digest: str | None = None  #: of the data set; a part of the profile's digest
+    path: Text | None = None  #: on the worker host; {data} in the command
+    digest: Text | None = None  #: of the data set; a part of the profile's digest
 
 
 class Limits(_Shape):
@@ -156,34 +168,44 @@ class CriterionDefault(_Shape):
     """What a bisection looks for where the request does not say; capacity from the profile if not here."""
 
     kind: CriterionKind
-    capacity_bytes: Annotated[int, Field(gt=0)] | None = None
+    capacity_bytes: Bytes | None = None
     threshold: Annotated[float, Field(gt=0)] | None = None
-    signature: str = ""
+    signature: Text = ""
 
 
 class Profile(_Shape):
     """A training job that this installation can repeat at any commit of a repository."""
 
     name: Name
-    description: str = ""
+    description: Text = ""
     repository: Name
     relevant_paths: tuple[PathInTree, ...] = ()  #: prefixes that can change the repro; none: all
     environment: Environment
     launch: Annotated[tuple[LaunchAdapter, ...], Field(min_length=1)]  #: the first that fits is used
     data: Data = Data()
-    steps: Annotated[int, Field(ge=3)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
+    steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
     device: Literal["cpu", "cuda"] = "cpu"
-    gpus: Annotated[int, Field(ge=0)] = 0  #: of one trial, on all hosts
+    gpus: Annotated[int, Field(ge=0, lt=2**31)] = 0  #: of one trial, on all hosts
     queue: Name = "local"
-    capacity_bytes: Annotated[int, Field(gt=0)] | None = None  #: of one device
+    capacity_bytes: Bytes | None = None  #: of one device
     limits: Limits = Limits()
     criterion: CriterionDefault | None = None
-    expected_imports: dict[str, str] = {}  #: module to where its file must lie; may use {workspace}
+    expected_imports: dict[str, Text] = {}  #: module to where its file must lie; may use {workspace}
 
     @field_validator("relevant_paths")
     @classmethod
     def _prefixes_are_in_the_tree(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(_inside(prefix) for prefix in value)
+
+    @field_validator("queue")
+    @classmethod
+    def _queue_is_for_trials(cls, value: str) -> str:
+        if value == CONTROL:
+            raise ValueError(
+                f"is {value!r}, which serves the installation's own short tasks; "
+                "name a pool, and start its workers with `firstbad worker --queue NAME`"
+            )
+        return value
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
@@ -221,19 +243,19 @@ class Webhook(_Shape):
     """Which failed GitHub workflow runs start a bisection."""
 
     github: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+$")]
-    workflows: Annotated[tuple[str, ...], Field(min_length=1)]  #: names of workflows, as GitHub shows them
-    branches: Annotated[tuple[str, ...], Field(min_length=1)]
+    workflows: Annotated[tuple[Text, ...], Field(min_length=1)]  #: names of workflows, as GitHub shows them
+    branches: Annotated[tuple[Text, ...], Field(min_length=1)]
     profile: Name
-    secret_file: str  #: path of a file that holds the webhook's secret; never the secret itself
-    good: str | None = None  #: where the range starts while no successful run has been delivered
+    secret_file: Text  #: path of a file that holds the webhook's secret; never the secret itself
+    good: Text | None = None  #: where the range starts while no successful run has been delivered
 
 
 class RepositoryEntry(_Shape):
     """A repository that may be bisected, or pinned by one that may."""
 
     name: Name
-    url: str
-    default_branch: str = "main"
+    url: Text
+    default_branch: Text = "main"
     pins: dict[str, Name] = {}  #: path of a gitlink to the registered repository that it points into
     webhook: Webhook | None = None
 
@@ -293,11 +315,34 @@ class Catalogue:
         raise NotRegistered(f"no {word} {name!r} is registered here; registered: {known}")
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys in silence; here they are an error."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.composer.ComposerError(
+                    "in a mapping", node.start_mark, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return node
+
+
+def _short(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)[:500]
+
+
 def _read(shape: type[_Entry], path: Path) -> _Entry:
     try:
-        row = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadCatalogueFile(f"{path}: cannot be read as YAML: {error}") from error
+        row = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except Exception as error:
+        # Not YAMLError alone: a 30th of February, an endless number or a deep nesting each fail
+        # in a way of Python's own, and one odd file must not become a fault of the service.
+        raise BadCatalogueFile(f"{path}: cannot be read as YAML: {_short(error)}") from error
     if not isinstance(row, dict):
         raise BadCatalogueFile(f"{path}: must be a mapping of fields, not {type(row).__name__}")
     try:

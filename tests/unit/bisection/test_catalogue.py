@@ -57,6 +57,19 @@ def test_an_edit_is_seen_without_a_restart(tmp_path: Path) -> None:
         ({"stepz": 3}, "stepz: no such field"),
         ({"steps": 2}, "steps: Input should be greater than or equal to 3"),
         ({"launch": []}, "launch: "),
+        (
+            {"limits": {"trial_seconds": float("inf")}},
+            "limits.trial_seconds: Input should be a finite",
+        ),
+        (
+            {"limits": {"trial_seconds": float("nan")}},
+            "limits.trial_seconds: Input should be a finite",
+        ),
+        ({"launch": [{"command": ["x", "a\0b"]}]}, "launch.0.command.1: must not hold a NUL"),
+        ({"launch": [{"command": ["x"], "env": {"A": "a\0b"}}]}, "launch.0.env.A: must not hold a NUL"),
+        ({"queue": "control"}, "queue: is 'control', which serves the installation's own short tasks"),
+        ({"steps": 10**400}, "steps: "),
+        ({"capacity_bytes": 10**400}, "capacity_bytes: "),
         ({"launch": [{"command": ["x"], "override": "{key}"}]}, "launch.0.override: must contain"),
         ({"environment": {"kind": "venv"}}, "environment: kind venv, and any overlay, need `lock`"),
         ({"environment": {"kind": "interpreter"}}, "environment: kind interpreter needs `python`"),
@@ -142,3 +155,41 @@ def test_a_webhook_names_a_secret_file_and_never_a_secret(tmp_path: Path) -> Non
         catalogue(tmp_path, repository={**REPOSITORY, "webhook": {**hook, "secret": "x"}}).repository(
             "nightly"
         )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "description: 2026-02-30",
+        "steps: " + "9" * 5000,
+        "description: " + "[" * 900 + "]" * 900,
+        "? [a]\n: 1",
+        "description: !!python/object/apply:os.getcwd []",
+    ],
+    ids=["no such day", "endless number", "deep nesting", "list as a key", "a tag of Python"],
+)
+def test_a_file_that_breaks_the_parser_is_named_and_the_catalogue_stays_whole(
+    tmp_path: Path, line: str
+) -> None:
+    known = catalogue(tmp_path)
+    (tmp_path / "profiles" / "odd.yaml").write_text(yaml.safe_dump({**PROFILE, "name": "odd"}) + line + "\n")
+    for read in (lambda: known.profile("odd"), known.profiles):
+        with pytest.raises(BadCatalogueFile, match=r"odd\.yaml: cannot be read as YAML"):
+            read()
+    assert known.profile("tiny").name == "tiny"
+
+
+@pytest.mark.parametrize("line", ["steps: 7\nsteps: 9", "limits: {trial_seconds: 5, trial_seconds: 6}"])
+def test_a_key_that_stands_twice_is_an_error_and_not_the_last_one(tmp_path: Path, line: str) -> None:
+    known = catalogue(tmp_path)
+    path = tmp_path / "profiles" / "tiny.yaml"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(BadCatalogueFile, match=r"(?s)tiny\.yaml.*stands twice"):
+        known.profile("tiny")
+
+
+def test_a_merged_key_may_be_set_anew(tmp_path: Path) -> None:
+    known = catalogue(tmp_path)
+    path = tmp_path / "profiles" / "tiny.yaml"
+    path.write_text(path.read_text() + "limits:\n  <<: {trial_seconds: 5}\n  trial_seconds: 6\n")
+    assert known.profile("tiny").limits.trial_seconds == 6
