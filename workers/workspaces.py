@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, RepositoryEntry
 from bisection.adapters.mirror import Mirror, MirrorError
-from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, read_tree, write_tree
+from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, check_lengths, read_tree, write_tree
 from bisection.commits import State
 from workers.supervisor import write_atomically
 
@@ -87,6 +87,11 @@ class Workspaces:
         OSError for what is the host's or the network's fault.
         """
         parts = self._parts(repository, state)
+        for part in parts:
+            try:
+                check_lengths(part.entries, destination / part.path)
+            except UnsafeTreeError as error:
+                raise WorkspaceRefused(f"{part.commit[:10]}: {error}") from error
         key = _key(parts)
         while True:
             with _lock(self._kept, key, shared=False):

@@ -247,6 +247,32 @@ def test_a_commit_that_no_repository_has_is_unbuildable(host: Host) -> None:
     assert "not even when asked for by its hash" in measured.reason
 
 
+def test_a_link_whose_target_no_disk_takes_is_unbuildable(host: Host) -> None:
+    host.commit(train__py=job())
+    host.scene.git("update-index", "--add", "--cacheinfo", f"120000,{host.scene.blob(b'a/' * 3000)},link")
+    measured = host.run(State(commit=host.scene.commit_index("a long link"))).measurement
+    assert measured.outcome is Outcome.UNBUILDABLE
+    assert "the link 'link' (4 bytes), or what it points to, is too long" in measured.reason
+    host.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("folders", [22, 19])
+def test_a_path_that_no_disk_takes_is_unbuildable(host: Host, folders: int) -> None:
+    host.commit(train__py=job())
+    row = f"100644 blob {host.scene.blob(b'x')}\tf\n"
+    # 19 folders fit on a disk, but not below this host's own folder of the trial.
+    name = "d" * (200 if folders == 22 else 214)
+    for _ in range(folders):
+        row = f"040000 tree {host.scene.git('mktree', stdin=row.encode())}\t{name}\n"
+    tree = host.scene.git("mktree", stdin=f"{host.scene.git('ls-tree', 'HEAD')}\n{row}".encode())
+    commit = host.scene.git("commit-tree", tree, "-p", "HEAD", "-m", "deep")
+    host.scene.git("update-ref", "refs/heads/deep", commit)
+    measured = host.run(State(commit=commit)).measurement
+    assert measured.outcome is Outcome.UNBUILDABLE
+    assert "bytes) is too long for this disk" in measured.reason
+    host.assert_nothing_is_left()
+
+
 def test_a_host_that_cannot_work_loses_the_trial_and_blames_nobody(host: Host) -> None:
     commit = host.commit(train__py=job())
     environment = {"kind": "interpreter", "python": "/nowhere/python"}

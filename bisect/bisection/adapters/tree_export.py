@@ -8,12 +8,13 @@ Attributes, filters and line endings are not applied: files are the blobs.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class UnsafeTreeError(ValueError):
-    """A tree holds a name or a link that must not be written to a disk."""
+    """A tree holds a name or a link that must not, or cannot, be written to a disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +63,43 @@ def write_tree(folder: Path, entries: Sequence[TreeEntry], destination: Path) ->
     gitlinks = [entry for entry in entries if entry.mode == _GITLINK]
     made: set[str] = set()
     for entry in gitlinks:
-        _make_folder(destination, entry.path, made)
+        with _short_enough(entry):
+            _make_folder(destination, entry.path, made)
     for entry, content in zip(files, contents(folder, [file.hash for file in files]), strict=True):
-        _make_folder(destination, os.path.dirname(entry.path), made)
-        _write_file(destination / entry.path, content, 0o755 if entry.mode == _PROGRAM else 0o644)
+        with _short_enough(entry):
+            _make_folder(destination, os.path.dirname(entry.path), made)
+            _write_file(destination / entry.path, content, 0o755 if entry.mode == _PROGRAM else 0o644)
     for entry, content in zip(links, contents(folder, [link.hash for link in links]), strict=True):
-        _make_folder(destination, os.path.dirname(entry.path), made)
-        _write_link(destination / entry.path, entry.path, content)
+        with _short_enough(entry):
+            _make_folder(destination, os.path.dirname(entry.path), made)
+            _write_link(destination / entry.path, entry.path, content)
     _check_links(destination, links)
+
+
+def check_lengths(entries: Sequence[TreeEntry], destination: Path) -> None:
+    """Raises UnsafeTreeError for a path that has no room below ``destination``; nothing is written."""
+    room = os.pathconf("/", "PC_PATH_MAX") - len(os.fsencode(destination)) - 2  # a slash, and C's final zero
+    for entry in entries:
+        if len(entry.path.encode()) > room:
+            raise UnsafeTreeError(_too_long(entry))
+
+
+@contextmanager
+def _short_enough(entry: TreeEntry) -> Iterator[None]:
+    """The file system's own limits, which differ, are the tree's fault and not the host's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UnsafeTreeError(_too_long(entry)) from error
+
+
+def _too_long(entry: TreeEntry) -> str:
+    kind = "the link" if entry.mode == _LINK else "the path"
+    or_target = ", or what it points to," if entry.mode == _LINK else ""
+    shown = entry.path if len(entry.path) <= 80 else f"{entry.path[:40]}...{entry.path[-30:]}"
+    return f"{kind} {shown!r} ({len(entry.path.encode())} bytes){or_target} is too long for this disk"
 
 
 def _checked(name: bytes) -> str:
