@@ -48,7 +48,7 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
         overlap=job.routing.exchange_overlap,
     )
     widest: dict[str, tuple[int, tuple[Part, ...]]] = {}
-    for flight in moments:
+    for flight in _fullest(moments, activations):
         for name, found in _moment(job, chunks, activations, flight):
             size = sum(part.bytes for part in found)
             if name not in widest or widest[name][0] < size:
@@ -71,6 +71,23 @@ def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tu
     instants.append(Instant(name="optimizer step", first_step=False, parts=step))
     instants.append(Instant(name="model build", first_step=True, parts=held.parameters + held.gradients))
     return tuple(sorted(instants, key=lambda instant: (-instant.total_bytes, instant.first_step)))
+
+
+def _fullest(moments: tuple[Flight, ...], activations: list[ChunkActivations]) -> Iterable[Flight]:
+    """Of the moments at which the same chunks begin, the one with the most bytes in flight.
+
+    What else is alive then depends on those two chunks alone, so no other such moment can be wider.
+    """
+    if len(moments) == 1:
+        return moments
+    sizes = [sum(tensor.bytes for tensor in chunk.kept) for chunk in activations]
+    best: dict[tuple[int, int], tuple[int, Flight]] = {}
+    for flight in moments:
+        held = sum(count * size for count, size in zip(flight.waiting, sizes, strict=True))
+        pair = flight.forward, flight.backward
+        if pair not in best or best[pair][0] < held:
+            best[pair] = (held, flight)
+    return [flight for _, flight in best.values()]
 
 
 def _step_parts(job: TrainingJob, masters: tuple[Part, ...]) -> tuple[Part, ...]:

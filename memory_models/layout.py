@@ -12,7 +12,8 @@ from functools import lru_cache
 #: Layers and bars of the longest pipeline layout.
 LONGEST_LAYOUT = 20_000
 #: Stages of the longest pipeline; a larger number is a slip.
-MOST_STAGES = 1024
+MOST_STAGES = 128
+MOST_CHUNKS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,10 @@ class ParallelLayout:
         if max(self.pipeline, self.virtual_pipeline, self.microbatch_group or 1) > MOST_STAGES:
             raise ValueError(
                 f"no pipeline has more than {MOST_STAGES} stages, chunks or micro-batches a group"
+            )
+        if self.pipeline * self.virtual_pipeline > MOST_CHUNKS:
+            raise ValueError(
+                f"pp {self.pipeline} x vpp {self.virtual_pipeline} are more than {MOST_CHUNKS} virtual stages"
             )
         dense = self.tensor * self.context * self.pipeline
         if self.world_size % dense:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 
 #: No model has more; a configuration that says so is a slip, and would cost minutes.
-MOST_LAYERS = 4096
+MOST_LAYERS = 1024
 
 
 def layer_count(count: int) -> int:

@@ -123,6 +123,7 @@ def test_the_configuration_itself_may_say_which_code_runs_it() -> None:
         {"model__vision_config": {"depth": [], "num_position_embeddings": 1}},
         {"model__moe_layer_freq": 0},
         {"train__global_batch_size": 65},
+        {"model__pipeline_model_parallel_size": 32, "model__virtual_pipeline_model_parallel_size": 16},
         {"model__recompute_granularity": "some"},
         {"model__microbatch_group_size_per_vp_stage": 10**9},
     ],
