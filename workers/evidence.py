@@ -6,6 +6,7 @@ about it is worth more than none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ from memory_models.job import TrainingJob
 from memory_models.reading import Reading, read_bridge_config
 from memory_models.remedies import Remedy, find_remedies
 from memory_models.shapes import ImageLoad
+from memory_models.upstream import upstream_at
 from workers.context import WorkerContext
 from workers.launching import PROBE_FOLDER
 from workers.rank_files import parse_strictly
@@ -225,7 +227,19 @@ def _estimates(
 def _read(side: Side, profile: Profile) -> Reading:
     assert side.config is not None  # the caller looked
     world_size = max(profile.gpus, *(adapter.processes for adapter in profile.launch))
-    return read_bridge_config(side.config, world_size=world_size, images=_image_load(side))
+    return read_bridge_config(
+        side.config,
+        world_size=world_size,
+        images=_image_load(side),
+        upstream=upstream_at(_locked_releases(side.lock)),
+    )
+
+
+def _locked_releases(lock: str) -> dict[str, str]:
+    """The releases of Megatron's two repositories that a lock names; others are taken at their newest."""
+    packages = {"megatron-bridge": "megatron-bridge", "megatron-core": "megatron-lm"}
+    found = re.findall(r"^(megatron-(?:bridge|core))==(\d+(?:\.\d+)*)", lock, re.MULTILINE)
+    return {packages[package]: release for package, release in found}
 
 
 def _image_load(side: Side) -> ImageLoad | None:
