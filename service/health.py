@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import structlog
+import sqlite3
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
@@ -11,10 +12,9 @@ from bisection.adapters.catalogue import CatalogueError
 from service import problems
 from service.bisections import UsesParts
 from service.parts import Parts
-from service.problem_responses import document
+from service.problem_responses import document, tell_operator
 from service.problems import FieldError, Problem
-
-log = structlog.get_logger(__name__)
+from service.storage_room import LEAST_FREE_BYTES, lacks_room
 
 router = APIRouter(tags=["health"])
 
@@ -49,8 +49,8 @@ def healthz(parts: UsesParts) -> Alive:
     responses=document(problems.NOT_READY),
 )
 def readyz(parts: UsesParts) -> Ready:
-    """The database answers and has the newest schema, and the catalogue can be read."""
-    errors = [error for error in (_database(parts), _catalogue(parts)) if error]
+    """The database answers, has the newest schema and room to write, and the catalogue can be read."""
+    errors = [error for error in (_database(parts), _disk(parts), _catalogue(parts)) if error]
     if errors:
         detail = "; ".join(f"{error.field} {error.message}" for error in errors) + "."
         raise Problem(problems.NOT_READY, detail, errors=errors)
@@ -61,10 +61,21 @@ def _database(parts: Parts) -> FieldError | None:
     try:
         if parts.database.is_migrated():
             return None
-    except SQLAlchemyError as error:
-        log.error("database does not answer", reason=str(error))
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        tell_operator("database does not answer", reason=str(error))
         return FieldError(field="database", message="does not answer", repair="see the service's log")
     return FieldError(field="database", message="has an old schema", repair="restart `firstbad up`")
+
+
+def _disk(parts: Parts) -> FieldError | None:
+    """Where the database is SQLite's; another database's disk is not seen from here."""
+    if not lacks_room(parts.database.url):
+        return None
+    return FieldError(
+        field="disk",
+        message=f"has less than {LEAST_FREE_BYTES // 2**20} MiB free for the database",
+        repair="free space on it",
+    )
 
 
 def _catalogue(parts: Parts) -> FieldError | None:
@@ -73,7 +84,7 @@ def _catalogue(parts: Parts) -> FieldError | None:
         parts.catalogue.repositories()
     except CatalogueError as error:
         # Its message names files of the operator's machine, and this path needs no token.
-        log.error("catalogue cannot be read", reason=str(error))
+        tell_operator("catalogue cannot be read", reason=str(error))
         return FieldError(
             field="catalogue",
             message="holds a file that is not valid",

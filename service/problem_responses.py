@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.templating import Jinja2Templates
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
@@ -23,16 +25,25 @@ from bisection.adapters.catalogue import BadCatalogueFile
 from service import problems
 from service.problems import Problem, ProblemBody, ProblemKind, field_errors
 from service.settings import ServiceSettings
+from service.storage_room import is_full, lacks_room
 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+DISK_FULL = "The disk that holds the database is full."
+DISK_FULL_REPAIR = "The operator has to free space on it; then send the request again."
 _BY_STATUS = {
     400: problems.MALFORMED_BODY,
     404: problems.NOT_FOUND,
     405: problems.METHOD_NOT_ALLOWED,
     413: problems.BODY_TOO_LARGE,
 }
+
+
+def tell_operator(event: str, **facts: Any) -> None:
+    """Log an error. A log that cannot be written, as on a full disk, must not cost the caller the answer."""
+    with suppress(OSError):
+        log.error(event, **facts)
 
 
 def document(*kinds: ProblemKind) -> dict[int | str, dict[str, Any]]:
@@ -119,7 +130,7 @@ def install(
 
     @app.exception_handler(BadCatalogueFile)
     def on_bad_catalogue(request: Request, error: BadCatalogueFile) -> Response:
-        log.error("catalogue file is not valid", reason=str(error))
+        tell_operator("catalogue file is not valid", reason=str(error))
         if "authorization" not in request.headers:  # a webhook's sender: none of its business
             return answer(request, Problem(problems.BAD_CATALOGUE, problems.BAD_CATALOGUE.cause))
         folder = request.app.state.parts.catalogue.folder
@@ -127,15 +138,19 @@ def install(
 
     @app.exception_handler(OperationalError)
     @app.exception_handler(InterfaceError)
-    def on_database(request: Request, error: OperationalError | InterfaceError) -> Response:
-        log.error("database does not answer", reason=str(error.orig))
-        kind = problems.DATABASE_UNAVAILABLE
-        return answer(request, Problem(kind, kind.cause, headers={"Retry-After": "5"}))
+    @app.exception_handler(sqlite3.Error)  # bare where opening the file fails, before SQLAlchemy wraps it
+    def on_database(request: Request, error: Exception) -> Response:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        tell_operator("database does not answer", reason=str(cause))
+        kind, headers = problems.DATABASE_UNAVAILABLE, {"Retry-After": "5"}
+        if is_full(cause) or lacks_room(request.app.state.parts.database.url):
+            return answer(request, Problem(kind, DISK_FULL, repair=DISK_FULL_REPAIR, headers=headers))
+        return answer(request, Problem(kind, kind.cause, headers=headers))
 
     @app.exception_handler(Exception)
     def on_fault(request: Request, error: Exception) -> Response:
         reference = secrets.token_hex(4)
-        log.error("request failed", reference=reference, path=request.url.path, exc_info=error)
+        tell_operator("request failed", reference=reference, path=request.url.path, exc_info=error)
         detail = f"An unexpected fault; its reference is {reference}."
         return answer(request, Problem(problems.INTERNAL_ERROR, detail))
 
@@ -162,7 +177,7 @@ def _invalid(error: RequestValidationError) -> Problem:
 def _http(request: Request, error: HTTPException) -> Problem:
     kind = _BY_STATUS.get(error.status_code)
     if kind is None:
-        log.error("a status that is not documented", status=error.status_code, path=request.url.path)
+        tell_operator("a status that is not documented", status=error.status_code, path=request.url.path)
         kind = problems.INTERNAL_ERROR
     detail = {
         400: "The body could not be parsed.",

@@ -135,14 +135,14 @@ DATABASE_UNAVAILABLE = ProblemKind(
     name="database-unavailable",
     status=503,
     title="The database does not answer",
-    cause="The database is away, or has been busy for too long.",
+    cause="The database is away, its disk is full, or it has been busy for too long.",
     repair="Try again in some seconds; if it stays, the operator has to look at the database.",
 )
 NOT_READY = ProblemKind(
     name="not-ready",
     status=503,
     title="The service cannot work yet",
-    cause="The database, its schema or the catalogue is not usable.",
+    cause="The database, its schema, its disk or the catalogue is not usable.",
     repair="The operator has to mend what 'errors' lists.",
 )
 

@@ -13,7 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import structlog
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
@@ -26,11 +25,9 @@ from service.bisections import UsesParts
 from service.github import Conclusion, WorkflowRun, WorkflowRunDelivery, is_signed, read_run
 from service.intake import BisectionRequest, invalid, normalise
 from service.parts import Parts, body_of
-from service.problem_responses import document
+from service.problem_responses import document, tell_operator
 from service.problems import Problem, field_errors
 from service.shapes import links
-
-log = structlog.get_logger(__name__)
 
 _RECEIVED = "received"
 
@@ -153,10 +150,10 @@ def _secret(webhook: Webhook) -> bytes:
     try:
         secret = Path(webhook.secret_file).read_bytes().strip()
     except OSError as error:
-        log.error("webhook.secret_file cannot be read", webhook=webhook.github, reason=str(error))
+        tell_operator("webhook.secret_file cannot be read", webhook=webhook.github, reason=str(error))
         return b""
     if not secret:
-        log.error("webhook.secret_file is empty; put the secret in it", webhook=webhook.github)
+        tell_operator("webhook.secret_file is empty; put the secret in it", webhook=webhook.github)
     return secret
 
 
