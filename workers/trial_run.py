@@ -24,7 +24,7 @@ import structlog
 
 from bisection.adapters.catalogue import Catalogue, Profile, RepositoryEntry
 from bisection.adapters.git_process import GitError
-from bisection.adapters.mirror import MirrorError, Unreachable
+from bisection.adapters.mirror import DamagedMirror, MirrorError, Unreachable
 from bisection.ledger import Trial
 from bisection.measurement import Measurement, Outcome
 from workers.building import BuildHostError
@@ -164,7 +164,7 @@ class _Run:
         except Unbuildable as error:
             artifacts = {"build.log": error.log.encode()[-ARTIFACT_LIMIT_BYTES:]}
             return _failed(self._known, Outcome.UNBUILDABLE, str(error), artifacts)
-        except (Unreachable, GitError) as error:
+        except (Unreachable, DamagedMirror, GitError) as error:
             return _failed(self._known, Outcome.LOST, str(error))
         except (WorkspaceRefused, NoAdapter, OverrideRefused, MirrorError) as error:
             return _failed(self._known, Outcome.UNBUILDABLE, str(error))

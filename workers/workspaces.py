@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, RepositoryEntry
 from bisection.adapters.mirror import Mirror, MirrorError
-from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, check_lengths, read_tree, write_tree
+from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, check_lengths, write_tree
 from bisection.commits import State
 from workers.supervisor import write_atomically
 
@@ -119,7 +119,7 @@ class Workspaces:
             mirror = mirror_of(self._root, entry)
             mirror.require(commit)
             try:
-                entries = read_tree(mirror.folder, commit)
+                entries = mirror.tree(commit)
             except UnsafeTreeError as error:
                 raise WorkspaceRefused(f"{entry.name} at {commit[:10]}: {error}") from error
             parts.append(_Part(path=path, mirror=mirror, commit=commit, entries=entries))
@@ -161,7 +161,7 @@ class Workspaces:
             for part in parts:
                 folder = tree / part.path
                 _check_real_folder(tree, folder)
-                write_tree(part.mirror.folder, part.entries, folder)
+                _write(part, folder)
         except UnsafeTreeError as error:
             shutil.rmtree(making, ignore_errors=True)
             raise WorkspaceRefused(f"{part.commit[:10]}: {error}") from error
@@ -220,6 +220,17 @@ def _check_real_folder(tree: Path, folder: Path) -> None:
     straight = os.path.normpath(os.path.join(os.path.realpath(tree), os.path.relpath(folder, tree)))
     if os.path.realpath(folder) != straight or any(folder.iterdir()):
         raise UnsafeTreeError(f"{os.path.relpath(folder, tree)!r} is no empty folder for a pinned tree")
+
+
+def _write(part: _Part, folder: Path) -> None:
+    """Writes the part into its empty folder, from the start again if the mirror had to be made anew."""
+
+    def write() -> None:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        write_tree(part.mirror.folder, part.entries, folder)
+
+    part.mirror.reading(write)
 
 
 def _listing(tree: Path) -> tuple[str, int]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bisection.adapters.git_process import git_version
+from bisection.adapters.git_process import git_version, run_git
 from bisection.adapters.mirror import (
     AmbiguousRef,
     BadRange,
+    DamagedMirror,
     FileChange,
     Mirror,
     MirrorError,
@@ -215,6 +217,135 @@ def test_a_commit_that_no_branch_has_is_fetched_by_its_hash(scene: RepositorySce
 def test_a_mirror_that_was_not_fetched_says_so(tmp_path: Path) -> None:
     with pytest.raises(MirrorError, match="it was not fetched yet"):
         Mirror(tmp_path / "m.git", "file:///x").resolve("main")
+
+
+# -- damage -----------------------------------------------------------------------
+
+
+def damage(mirror: Mirror, how: str) -> None:
+    """Breaks files of the mirror as a failing or a full disk does."""
+    objects = mirror.folder / "objects"
+    if how == "packs":
+        run_git(mirror.folder, "repack", "-adq")
+    for path in [path for path in objects.rglob("*") if path.is_file()]:
+        path.chmod(0o644)
+        path.write_bytes(b"" if how == "empty objects" else b"junk")
+        if how == "one object" and path.parent.name != "info":
+            return
+    if how == "HEAD":
+        (mirror.folder / "HEAD").write_text("junk")
+    if how == "a ref":
+        (mirror.folder / "refs" / "heads" / "main").write_text("junk")
+
+
+KINDS_OF_DAMAGE = ["objects", "empty objects", "packs", "HEAD", "a ref"]
+
+
+@pytest.mark.parametrize("how", KINDS_OF_DAMAGE)
+def test_a_damaged_mirror_is_made_anew_by_the_next_fetch_or_read(
+    scene: RepositoryScene, tmp_path: Path, how: str
+) -> None:
+    first = scene.commit("first", a="1")
+    last = scene.commit("last", a="2")
+    mirror = mirrored(scene, tmp_path)
+    reads: list[Callable[[], object]] = [
+        mirror.fetch,
+        lambda: mirror.require(last),
+        lambda: mirror.read_range(first, last, ["a"]),
+        lambda: mirror.read_file(last, "a"),
+        lambda: mirror.tree(last),
+        lambda: mirror.diff_summary(first, last),
+        lambda: mirror.revert(last, last),
+    ]
+    for read in reads:
+        damage(mirror, how)
+        read()
+        mirror.fetch()
+        assert mirror.resolve("main") == last
+        assert mirror.read_file(last, "a") == b"2"
+    names = {path.name for path in mirror.folder.parent.iterdir()}
+    assert names == {"nightly.git", "nightly.git.lock", ".damaged-nightly.git"}
+
+
+def test_one_missing_file_is_damage_and_no_other_state(scene: RepositoryScene, tmp_path: Path) -> None:
+    first = scene.commit("first", a="1")
+    last = scene.commit("last", a="2")
+    mirror = mirrored(scene, tmp_path)
+    whole = mirror.read_range(first, last, ["a"])
+    blob = scene.git("rev-parse", f"{last}:a")
+    for read in (lambda: mirror.read_range(first, last, ["a"]), lambda: mirror.tree(last)):
+        (mirror.folder / "objects" / blob[:2] / blob[2:]).unlink()
+        read()
+        assert mirror.read_range(first, last, ["a"]) == whole
+
+
+def test_what_only_the_damaged_mirror_had_is_saved_where_it_can_be_read(
+    scene: RepositoryScene, tmp_path: Path
+) -> None:
+    first = scene.commit("first", a="1")
+    last = scene.commit("last", a="2", b="1")
+    mirror = mirrored(scene, tmp_path)
+    revert = mirror.commit_tree(scene.git("rev-parse", f"{first}^{{tree}}"), last, "Revert")
+    blob = scene.git("rev-parse", f"{last}:a")
+    broken = mirror.folder / "objects" / blob[:2] / blob[2:]
+    broken.chmod(0o644)
+    broken.write_bytes(b"junk")
+    assert len(mirror.tree(last)) == 2
+    assert (mirror.folder.parent / ".damaged-nightly.git").is_dir()
+    assert mirror.read_file(last, "a") == b"2"
+    assert mirror.read_file(revert, "a") == b"1"
+
+
+@pytest.mark.parametrize("how", KINDS_OF_DAMAGE)
+def test_a_damaged_mirror_that_cannot_be_made_anew_names_its_folder_and_its_host(
+    scene: RepositoryScene, tmp_path: Path, how: str
+) -> None:
+    commit = scene.commit("first", a="1")
+    mirror = mirrored(scene, tmp_path)
+    damage(mirror, how)
+    scene.folder.rename(tmp_path / "away")
+    with pytest.raises(DamagedMirror) as caught:
+        mirror.read_file(commit, "a") if how != "a ref" else mirror.resolve("main")
+    assert f"delete the folder {mirror.folder}" in str(caught.value)
+    assert "The host is to blame" in str(caught.value)
+    (tmp_path / "away").rename(scene.folder)
+    assert mirror.read_file(commit, "a") == b"1", "it heals as soon as it can"
+
+
+def test_a_repository_that_is_itself_damaged_is_not_blamed_on_the_mirror(
+    scene: RepositoryScene, tmp_path: Path
+) -> None:
+    commit = scene.commit("first", a="1")
+    mirror = mirrored(scene, tmp_path)
+    scene.commit("second", a="2")
+    blob = scene.git("rev-parse", "HEAD:a")
+    (scene.folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(Unreachable):
+        mirror.fetch()
+    assert mirror.read_file(commit, "a") == b"1", "the mirror as it was stays"
+
+
+def test_readers_at_once_make_a_damaged_mirror_anew_once(scene: RepositoryScene, tmp_path: Path) -> None:
+    first = scene.commit("first", a="1")
+    last = scene.commit("last", a="2")
+    mirror = mirrored(scene, tmp_path)
+    damage(mirror, "objects")
+    damaged = mirror.folder.stat().st_ino
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            mirror.read_range(first, last)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert (mirror.folder.parent / ".damaged-nightly.git").stat().st_ino == damaged
 
 
 # -- ranges -----------------------------------------------------------------------

@@ -273,6 +273,27 @@ def test_a_path_that_no_disk_takes_is_unbuildable(host: Host, folders: int) -> N
     host.assert_nothing_is_left()
 
 
+def test_a_damaged_mirror_is_made_anew_or_loses_the_trial_and_blames_this_host(host: Host) -> None:
+    first = host.commit(train__py=job())
+    host.run(State(commit=first))
+    mirror = host.root / "mirrors" / "nightly.git"
+
+    def damage() -> None:
+        for path in [path for path in (mirror / "objects").rglob("*") if path.is_file()]:
+            path.chmod(0o644)
+            path.write_bytes(b"junk")
+
+    damage()
+    assert host.run(State(commit=first)).measurement.outcome is Outcome.COMPLETED
+    damage()
+    host.scene.folder.rename(host.folder / "away")
+    measured = host.run(State(commit=first)).measurement
+    assert measured.outcome is Outcome.LOST
+    assert f"delete the folder {mirror}" in measured.reason
+    assert "neither the commit nor the request" in measured.reason
+    host.assert_nothing_is_left()
+
+
 def test_a_host_that_cannot_work_loses_the_trial_and_blames_nobody(host: Host) -> None:
     commit = host.commit(train__py=job())
     environment = {"kind": "interpreter", "python": "/nowhere/python"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,25 @@ def test_a_damaged_export_is_discarded_and_made_again(host: Host, damage: str) -
         (kept / "complete.json").unlink()
     assert files(host.check_out(state)) == {"a": "1", "b": "2"}
     assert [path.name for path in host.kept()] == [kept.name]
+
+
+def test_a_mirror_that_lacks_a_file_is_made_anew_while_it_is_written(host: Host) -> None:
+    core = host.core.commit("core", core__py="1")
+    host.outer.commit("outer", a="1", b="2")
+    host.outer.pin("vendor/core", core)
+    state = State(commit=host.outer.commit_index("pin"))
+    host.check_out(state)
+    wanted = {"a": "1", "b": "2", "vendor/core/core.py": "1"}
+    for name, scene, file in (("outer", host.outer, "b"), ("core", host.core, "core.py")):
+        shutil.rmtree(host.kept()[0])
+        blob = scene.git("rev-parse", f"HEAD:{file}")
+        broken = host.root / "mirrors" / f"{name}.git" / "objects" / blob[:2] / blob[2:]
+        # Its header tells the right size, so that only reading it shows the damage.
+        whole = zlib.decompress(broken.read_bytes())
+        broken.chmod(0o644)
+        broken.write_bytes(zlib.compress(whole)[:-4] + b"junk")
+        assert files(host.check_out(state)) == wanted
+        assert (host.root / "mirrors" / f".damaged-{name}.git").is_dir()
 
 
 def test_what_was_longest_not_used_goes_when_the_disk_budget_is_full(host: Host) -> None:

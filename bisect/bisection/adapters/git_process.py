@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,15 @@ _INHERITED = (
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 )  # fmt: skip
 
+#: What git says of broken objects, packs, indexes, refs, HEAD and configuration.
+_DAMAGE = re.compile(
+    r"corrupt|is empty$|unable to unpack|inflate:|bad object|bad tree object|missing (?:blob|tree|object)"
+    r"|invalid sha1 pointer|hash mismatch|(?:index|pack) ?file .* is (?:too small|not a GIT packfile)"
+    r"|\.(?:pack|idx) (?:is|has|does|cannot)\b|wrong index v|not a git repository: '"
+    r"|ignoring broken ref|unexpected line in .*packed-refs|bad config|key does not contain a section",
+    re.IGNORECASE | re.MULTILINE,
+)
+
 
 class MirrorError(ValueError):
     """Git could not answer. ``problem`` names the page of the error catalogue."""
@@ -37,6 +47,11 @@ class GitError(MirrorError):
     def __init__(self, command: str, stderr: str) -> None:
         super().__init__(f"git {command} failed: {stderr.strip()[-2000:] or 'without a message'}")
         self.stderr = stderr
+
+    @property
+    def shows_damage(self) -> bool:
+        """Whether git met a broken file of a repository: the mirror's, or one that it fetched from."""
+        return bool(_DAMAGE.search(self.stderr))
 
 
 def git_environment(folder: Path) -> dict[str, str]:

@@ -1,13 +1,15 @@
 """A bare mirror of one repository: the only way from a ref to a commit, and from a commit to files.
 
 One folder a repository and host, fetched under a lock, read by full hash. Never a
-work tree, a shared index or `git submodule`. GitPython is opened and closed around
-single reads: it is not made for processes that live long.
+work tree, a shared index or `git submodule`. A mirror in which git meets broken files
+is made anew once, under the lock, and the broken one put aside. GitPython is opened
+and closed around single reads: it is not made for processes that live long.
 
 Errors::
 
     MirrorError         git could not answer
     +- GitError         a command failed on this host: a broken mirror, a full disk, no git
+    +- DamagedMirror    this host's fault: the mirror is broken and could not be made anew
     +- Unreachable      the repository could not be fetched; the operator's or the network's fault
     +- UnknownRef       the requester's fault: nothing of that name; says which names are near
     +- AmbiguousRef     the requester's fault: it names several commits; says which, and what to give
@@ -19,10 +21,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from git import Repo, Tree
 
@@ -35,6 +39,7 @@ from bisection.commits import CommitRange, check_hash
 __all__ = [
     "AmbiguousRef",
     "BadRange",
+    "DamagedMirror",
     "FileChange",
     "GitError",
     "Mirror",
@@ -50,10 +55,17 @@ FETCH_SECONDS = 1800.0
 #: A lock file or a launch script is kilobytes; what is larger is not read into memory.
 READ_LIMIT_BYTES = 16 * 2**20
 _LONGEST_REF = 250
+_Answer = TypeVar("_Answer")
 #: A revision up to what git's grammar may add to a name: ^, ~ and @{...}.
 _FIRST_WORD = re.compile(r"(?:(?![\^~]|@\{).)+")
 _FULL_HASH = re.compile(r"[0-9a-fA-F]{40}")
 _SHORT_HASH = re.compile(r"[0-9a-fA-F]{7,39}")
+
+
+class DamagedMirror(MirrorError):
+    """This host's copy of the repository is broken, and could not be made anew."""
+
+    problem = "mirror-damaged"
 
 
 class Unreachable(MirrorError):
@@ -105,21 +117,90 @@ class Mirror:
     # -- bringing it up to date -------------------------------------------------
 
     def fetch(self) -> None:
-        """Brings branches and tags up to date; one process at a time. Raises Unreachable."""
+        """Brings branches and tags up to date; one process at a time. Raises Unreachable, DamagedMirror."""
         with self._locked():
             try:
-                self._make()
-                self._fetch("--prune", "--force", "--", self.url, *_REFSPECS)
-                self._point_head()
+                self._update()
             except GitError as error:
-                raise Unreachable(
-                    f"{self.url} could not be fetched: check the repository's url, the network and the "
-                    f"worker's rights. git says: {error.stderr.strip()[-1000:]}"
-                ) from error
+                if not error.shows_damage:
+                    raise self._unreachable(error) from error
+                self._make_anew(error)
+
+    def reading(self, read: Callable[[], _Answer]) -> _Answer:
+        """What ``read`` gives; if it meets a damaged mirror, that is made anew and read once more.
+
+        Raises DamagedMirror if it cannot be made anew or is damaged still. What a forced push
+        dropped is in no new mirror: a commit may be gone then.
+        """
+        seen = self._identity()
+        try:
+            return read()
+        except GitError as error:
+            if not error.shows_damage or seen is None:
+                raise
+            with self._locked():
+                if self._identity() == seen:  # else another process has made it anew meanwhile
+                    self._make_anew(error)
+        try:
+            return read()
+        except GitError as error:
+            if not error.shows_damage:
+                raise
+            raise self._damaged(error, "it was made anew, and is damaged again") from error
+
+    def _update(self) -> None:
+        self._make()
+        self._fetch("--prune", "--force", "--", self.url, *_REFSPECS)
+        self._point_head()
+
+    def _make_anew(self, damage: GitError) -> None:
+        """Replaces the mirror by a fresh one, which is made first: a failure leaves all as it was."""
+        fresh = Mirror(self.folder.with_name(f".anew-{self.folder.name}"), self.url)
+        aside = self.folder.with_name(f".damaged-{self.folder.name}")
+        try:
+            shutil.rmtree(fresh.folder, ignore_errors=True)
+            fresh._update()
+            with suppress(GitError):  # what only this mirror has: reverts, commits asked for by their hash
+                fresh._fetch("--", str(self.folder), "refs/firstbad/*:refs/firstbad/*")
+            shutil.rmtree(aside, ignore_errors=True)
+            self.folder.rename(aside)
+            fresh.folder.rename(self.folder)
+        except GitError as error:
+            if error.shows_damage:  # in a new folder: so it is the repository that is broken
+                raise self._unreachable(error) from error
+            raise self._damaged(damage, f"making it anew failed: {error}") from error
+        except OSError as error:
+            raise self._damaged(damage, f"making it anew failed: {error}") from error
+        finally:
+            shutil.rmtree(fresh.folder, ignore_errors=True)
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which folder the mirror is: another one after it was made anew; None if there is none."""
+        try:
+            facts = self.folder.stat()
+        except OSError:
+            return None
+        return facts.st_dev, facts.st_ino
+
+    def _unreachable(self, error: GitError) -> Unreachable:
+        return Unreachable(
+            f"{self.url} could not be fetched: check the repository's url, the network and the "
+            f"worker's rights. git says: {error.stderr.strip()[-1000:]}"
+        )
+
+    def _damaged(self, damage: GitError, why: str) -> DamagedMirror:
+        return DamagedMirror(
+            f"this host's mirror of {self.url} is damaged, and {why}. The host is to blame, neither the "
+            f"commit nor the request: check its disk, delete the folder {self.folder}, and it is fetched "
+            f"anew. git says: {damage.stderr.strip()[-500:]}"
+        )
 
     def require(self, commit: str) -> None:
         """Makes sure that a commit is here, fetching it by hash if no branch has it. Raises UnknownRef."""
         check_hash(commit)
+        self.reading(lambda: self._require(commit))
+
+    def _require(self, commit: str) -> None:
         if self.has(commit):
             return
         self.fetch()
@@ -131,14 +212,17 @@ class Mirror:
             raise UnknownRef(f"commit {commit} is not in {self.url}, not even when asked for by its hash")
 
     def has(self, commit: str) -> bool:
-        """Whether the commit is in the mirror; nothing is fetched."""
+        """Whether the commit is in the mirror; nothing is fetched. Raises GitError if git meets damage."""
         check_hash(commit)
         if not (self.folder / "HEAD").exists():
             return False
-        with suppress(GitError):
+        try:
             run_git(self.folder, "cat-file", "-e", f"{commit}^{{commit}}")
-            return True
-        return False
+        except GitError as error:
+            if error.shows_damage:
+                raise
+            return False
+        return True
 
     def _locked(self) -> AbstractContextManager[None]:
         return file_lock(self.folder.with_name(self.folder.name + ".lock"))
@@ -182,6 +266,9 @@ class Mirror:
         """
         if not ref or len(ref) > _LONGEST_REF or not ref.isprintable():
             raise UnknownRef(f"{ref[:60]!r} is not the name of a commit: give a branch, a tag or a hash")
+        return self.reading(lambda: self._resolve(ref))
+
+    def _resolve(self, ref: str) -> str:
         start = _FIRST_WORD.match(ref)
         word = start[0] if start else ""
         named = {name: self._commit(name + ref[len(word) :]) for name in self._meanings(word)}
@@ -197,8 +284,13 @@ class Mirror:
     def _commit(self, name: str) -> str | None:
         """What git makes of a name; a user's word reaches a command line only here and in `_meanings`."""
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        with suppress(GitError, ValueError):
+        try:
             return check_hash(run_git(self.folder, *words).decode().strip())
+        except GitError as error:
+            if error.shows_damage:
+                raise
+        except ValueError:
+            pass
         return None
 
     def _meanings(self, word: str) -> tuple[str, ...]:
@@ -241,6 +333,11 @@ class Mirror:
         check_hash(bad)
         if good == bad:
             raise BadRange(f"good and bad are the same commit, {good[:10]}: there is nothing between them")
+        return self.reading(lambda: self._read_range(good, bad, relevant_paths, environment_paths))
+
+    def _read_range(
+        self, good: str, bad: str, relevant_paths: Sequence[str], environment_paths: Sequence[str]
+    ) -> CommitRange:
         if not self.is_ancestor(good, bad):
             raise BadRange(self._not_an_ancestor(good, bad))
         line = (
@@ -285,14 +382,20 @@ class Mirror:
 
     def read_file(self, commit: str, path: str) -> bytes:
         """The content of a file at a full hash. Raises MissingPath, also for what is no plain file."""
+        check_hash(commit)
+        return self.reading(lambda: self._read_file(commit, path))
+
+    def _read_file(self, commit: str, path: str) -> bytes:
         # By the tree, since GitPython cannot read every commit that git keeps.
-        wanted = f"{check_hash(commit)}^{{tree}}"
+        wanted = f"{commit}^{{tree}}"
         tree = bytes.fromhex(run_git(self.folder, "rev-parse", "--verify", wanted).decode())
         with Repo(self.folder) as repository:
             _confine(repository, self.folder)
             try:
                 item = Tree(repository, tree, path="") / path
-            except (KeyError, ValueError) as error:
+            except ValueError as error:
+                raise GitError("cat-file", f"corrupt or missing object: {error}") from error
+            except KeyError as error:
                 raise MissingPath(f"{path} is not in the tree of {commit[:10]}") from error
             if item.type != "blob" or item.mode not in (0o100644, 0o100755, 0o100664):
                 raise MissingPath(f"{path} is not a plain file in the tree of {commit[:10]}")
@@ -306,21 +409,14 @@ class Mirror:
 
     def tree(self, commit: str, paths: Sequence[str] = ()) -> tuple[tree_export.TreeEntry, ...]:
         """Everything below the paths at a full hash, with sizes. Raises UnsafeTreeError."""
-        return tree_export.read_tree(self.folder, check_hash(commit), paths)
+        check_hash(commit)
+        return self.reading(lambda: tree_export.read_tree(self.folder, commit, paths))
 
     def diff_summary(self, parent: str, commit: str) -> tuple[FileChange, ...]:
         """What changed from parent to commit, file by file."""
-        output = run_git(
-            self.folder,
-            "diff-tree",
-            "-r",
-            "-z",
-            "--numstat",
-            "--no-renames",
-            "--no-ext-diff",
-            check_hash(parent),
-            check_hash(commit),
-        )
+        options = ("-r", "-z", "--numstat", "--no-renames", "--no-ext-diff")
+        ends = check_hash(parent), check_hash(commit)
+        output = self.reading(lambda: run_git(self.folder, "diff-tree", *options, *ends))
         changes = []
         for row in output.decode(errors="replace").split("\0")[:-1]:
             added, removed, path = row.split("\t", 2)
@@ -337,7 +433,8 @@ class Mirror:
 
     def revert(self, commit: str, onto: str) -> Revert:
         """The tree of ``onto`` without the commit's change (against its first parent)."""
-        parents = self._parents(check_hash(commit))
+        check_hash(commit)
+        parents = self.reading(lambda: self._parents(commit))
         if not parents:
             raise BadRange(f"{commit[:10]} is the first commit of all: there is nothing to go back to")
         return reverting.revert(self.folder, commit, parents[0], check_hash(onto))

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bisection.adapters.git_process import run_git
+from bisection.adapters.git_process import GitError, run_git
 from bisection.adapters.tree_export import contents
 from bisection.commits import Commit
 
 _GITLINK = "160000"
+_NO_OBJECT = "-"
 _NO_FILE = "000000"  #: as git's raw diff says of the side that lacks the file
 
 
@@ -53,6 +54,9 @@ def read_commits(
         if position > 0:
             pins = _moved(pins, header.changes)
             modes.update((path, mode) for path, mode, _ in header.changes if path in modes)
+        for name, target in zip(names, found, strict=True):
+            if target == _NO_OBJECT and modes[name] not in (_NO_FILE, _GITLINK):
+                raise GitError("cat-file", f"missing object {header.hash}:{name}, or it is corrupt")
         # A file's mode is in its folder's object, not in its own: chmod, or a link to the same bytes.
         states = [f"{modes[name]} {target}" for name, target in zip(names, found, strict=True)]
         chosen, lock = states[: len(relevant)], states[len(relevant) :]
@@ -169,7 +173,7 @@ def _text(raw: bytes, fields: bytes) -> str:
 
 
 def _objects(folder: Path, hashes: Sequence[str], paths: Sequence[str]) -> Iterator[list[str]]:
-    """For every commit the object at each path ("" is the whole tree); "-" where there is none."""
+    """For every commit the object at each path ("" is the whole tree); `_NO_OBJECT` where there is none."""
     wanted = [f"{name}:{path}\n" for name in hashes for path in paths]
     # Answers are one line each; a path in them could hold anything, so it is not asked back.
     output = run_git(
@@ -181,7 +185,7 @@ def _objects(folder: Path, hashes: Sequence[str], paths: Sequence[str]) -> Itera
     )
     lines = output.decode(errors="replace").split("\n")[:-1]
     assert len(lines) == len(wanted), "git answered another number of objects than was asked"
-    found = [line if len(line) == 40 and " " not in line else "-" for line in lines]
+    found = [line if len(line) == 40 and " " not in line else _NO_OBJECT for line in lines]
     for start in range(0, len(found), len(paths)):
         yield found[start : start + len(paths)]
 

@@ -47,6 +47,8 @@ def read_tree(folder: Path, commit: str, paths: Sequence[str] = ()) -> tuple[Tre
             continue
         header, name = row.split(b"\t", 1)
         mode, _, target, size = header.decode().split()
+        if size == "BAD":  # git's word for an object that it cannot read
+            raise GitError("ls-tree", f"missing object {target}, or it is corrupt, in {folder}")
         entries.append(
             TreeEntry(path=_checked(name), mode=mode, hash=target, bytes=int(size) if size != "-" else 0)
         )
@@ -185,11 +187,11 @@ def contents(folder: Path, hashes: Sequence[str]) -> Iterator[bytes]:
         for name in hashes:
             header = answer.readline().split()
             if len(header) != 3:
-                raise GitError("cat-file", f"object {name} is not in {folder}")
+                raise GitError("cat-file", f"missing object {name}, or it is corrupt, in {folder}")
             size = int(header[2])
             content = answer.read(size + 1)[:-1]
             if len(content) != size:
-                raise GitError("cat-file", f"object {name} ended early")
+                raise GitError("cat-file", f"object {name} ended early in {folder}: corrupt")
             yield content
     finally:
         process.kill()
