@@ -13,12 +13,13 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Re
 from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Status
 from service import problems
 from service.access import Reader, Writer
+from service.hints import view_now
 from service.intake import BisectionRequest, invalid, normalise
 from service.json_answers import encode_json
 from service.parts import Parts, parts_of
 from service.problem_responses import document
 from service.problems import FieldError, Problem
-from service.shapes import BisectionPage, BisectionView, summarise, view
+from service.shapes import BisectionPage, BisectionView, summarise
 
 router = APIRouter(prefix="/v1/bisections", tags=["bisections"])
 
@@ -111,7 +112,7 @@ def create_bisection(
 def _accepted(row: BisectionRow, parts: Parts, tasks: BackgroundTasks, response: Response) -> BisectionView:
     # After the answer: a broker that is away must not make the caller wait.
     tasks.add_task(parts.queue.advance, row.id)
-    shown = view(row, parts.trials.of(row.id), parts.settings)
+    shown = view_now(row, parts)
     response.headers["Location"] = shown.links.self
     return shown
 
@@ -185,8 +186,8 @@ def get_bisection(
     parts: UsesParts,
     if_none_match: Annotated[str | None, Header(description="ETag of the copy that you have.")] = None,
 ) -> Response:
-    """Status, plan, trials so far and finding. Cheap to ask again with If-None-Match."""
-    body = encode_json(view(row, parts.trials.of(row.id), parts.settings).model_dump(mode="json"))
+    """Status, plan, hints, trials so far and finding. Cheap to ask again with If-None-Match."""
+    body = encode_json(view_now(row, parts).model_dump(mode="json"))
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}

@@ -22,10 +22,11 @@ from bisection.rendering.html import render_html
 from service import problems
 from service.access import COOKIE, presented_token
 from service.bisections import Existing, UsesParts
+from service.hints import view_now
 from service.parts import Parts, body_of
 from service.problems import Problem
 from service.reports import REPORT_POLICY, finished_report
-from service.shapes import summarise, view
+from service.shapes import summarise
 
 FOLDER = Path(__file__).parent / "templates"
 router = APIRouter(include_in_schema=False, default_response_class=Response)
@@ -93,8 +94,7 @@ def show_report(request: Request, caller: SignedIn, row: Existing, parts: UsesPa
 
 
 def _show_progress(request: Request, caller: Caller, row: BisectionRow, parts: Parts) -> Response:
-    shown = view(row, parts.trials.of(row.id), parts.settings)
-    return _page(request, "bisection.html", bisection=shown, caller=caller)
+    return _page(request, "bisection.html", bisection=view_now(row, parts), caller=caller)
 
 
 @router.get("/login")

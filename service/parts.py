@@ -13,6 +13,7 @@ from bisection.adapters.queue import Queue
 from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
 from bisection.adapters.storage.database import Database
+from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.trials import Trials
 from service.settings import ServiceSettings
 
@@ -37,6 +38,10 @@ class Parts:
     @cached_property
     def artifacts(self) -> Artifacts:
         return Artifacts(self.database)
+
+    @cached_property
+    def roster(self) -> Roster:
+        return Roster(self.database)
 
 
 def parts_of(request: Request) -> Parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from bisection.adapters.storage.roster import Roster
 from service import problems
 from service.access import Reader
 from service.bisections import UsesParts
@@ -56,4 +55,4 @@ def list_repositories(_caller: Reader, parts: UsesParts) -> RepositoryList:
 )
 def list_workers(_caller: Reader, parts: UsesParts) -> WorkerList:
     """Those that were seen within the last half minute. A queue without one waits."""
-    return WorkerList(items=[show_worker(row) for row in Roster(parts.database).alive()])
+    return WorkerList(items=[show_worker(row) for row in parts.roster.alive()])

@@ -102,6 +102,9 @@ class BisectionView(BisectionSummary):
     plan: dict[str, Any] | None = Field(
         description="The range, the expected trials, time and GPU hours; null until the refs are resolved."
     )
+    hints: list[str] = Field(
+        description="What keeps it from going on, and how the operator mends it; empty while nothing does."
+    )
     trials: list[TrialView]
 
 
@@ -200,10 +203,13 @@ def summarise(row: BisectionRow, settings: ServiceSettings) -> BisectionSummary:
     )
 
 
-def view(row: BisectionRow, trials: Sequence[TrialRow], settings: ServiceSettings) -> BisectionView:
+def view(
+    row: BisectionRow, trials: Sequence[TrialRow], settings: ServiceSettings, hints: Sequence[str]
+) -> BisectionView:
     return BisectionView(
         **summarise(row, settings).model_dump(),
         plan=dict(row.plan) if row.plan is not None else None,
+        hints=list(hints),
         trials=[TrialView(**fields) for fields in (_trial_fields(row, trial) for trial in trials)],
     )
 

@@ -1,0 +1,33 @@
+"""Why a bisection does not go on, where only the operator can help: nobody serves its queue.
+
+A profile may name a queue before its workers are started, so this is a hint and
+not an error. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bisection.adapters.storage.bisections import BisectionRow, Status
+from bisection.adapters.storage.roster import Roster
+from bisection.adapters.storage.trials import TrialRow, TrialStatus
+from service.parts import Parts
+from service.shapes import BisectionView, view
+
+
+def view_now(row: BisectionRow, parts: Parts) -> BisectionView:
+    """The bisection as it stands, its trials and hints looked up."""
+    trials = parts.trials.of(row.id)
+    return view(row, trials, parts.settings, hints(row, trials, parts.roster))
+
+
+def hints(row: BisectionRow, trials: Sequence[TrialRow], roster: Roster) -> list[str]:
+    """Empty while a trial runs, while a worker of the pool is alive, and when no trial is wanted any more."""
+    if row.status not in (Status.PLANNED, Status.RUNNING):
+        return []
+    if any(trial.status is TrialStatus.RUNNING for trial in trials):
+        return []
+    queue = str(row.profile["queue"])
+    if roster.alive(queue):
+        return []
+    return [f"no worker serves queue {queue}; start one with `firstbad worker --queue {queue}`"]
