@@ -312,6 +312,43 @@ def test_a_damaged_mirror_that_cannot_be_made_anew_names_its_folder_and_its_host
     assert mirror.read_file(commit, "a") == b"1", "it heals as soon as it can"
 
 
+def test_a_commit_that_was_never_here_is_no_damage(scene: RepositoryScene, tmp_path: Path) -> None:
+    commit = scene.commit("first", a="1")
+    mirror = mirrored(scene, tmp_path)
+    absent = "1" * 40
+    reads: list[Callable[[], object]] = [
+        lambda: mirror.require(absent),
+        lambda: mirror.resolve(absent),
+        lambda: mirror.resolve(absent[:8]),
+        lambda: mirror.read_range(commit, absent),
+        lambda: mirror.read_range(absent, commit),
+        lambda: mirror.read_file(absent, "a"),
+        lambda: mirror.tree(absent),
+        lambda: mirror.diff_summary(absent, commit),
+        lambda: mirror.revert(absent, commit),
+    ]
+    for read in reads:
+        with pytest.raises(MirrorError) as caught:
+            read()
+        assert not isinstance(caught.value, DamagedMirror)
+        assert not (mirror.folder.parent / ".damaged-nightly.git").exists()
+
+
+@pytest.mark.parametrize("kind", ["commit", "tree"])
+def test_a_commit_or_a_folder_that_is_gone_inside_the_range_is_damage(
+    scene: RepositoryScene, tmp_path: Path, kind: str
+) -> None:
+    first = scene.commit("first", a___b="1")
+    middle = scene.commit("middle", a___b="2")
+    last = scene.commit("last", c="3")
+    mirror = mirrored(scene, tmp_path)
+    whole = mirror.read_range(first, last, ["a"])
+    gone = middle if kind == "commit" else scene.git("rev-parse", f"{last}:a")
+    (mirror.folder / "objects" / gone[:2] / gone[2:]).unlink()
+    assert mirror.read_range(first, last, ["a"]) == whole
+    assert (mirror.folder.parent / ".damaged-nightly.git").exists()
+
+
 def test_a_repository_that_is_itself_damaged_is_not_blamed_on_the_mirror(
     scene: RepositoryScene, tmp_path: Path
 ) -> None:

@@ -25,9 +25,12 @@ _INHERITED = (
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 )  # fmt: skip
 
-#: What git says of broken objects, packs, indexes, refs, HEAD and configuration.
+#: What git says of broken objects, packs, indexes, refs, HEAD and configuration. Not "bad object" and a
+#: hash alone: so it also speaks of a commit that was never here.
 _DAMAGE = re.compile(
-    r"corrupt|is empty$|unable to unpack|inflate:|bad object|bad tree object|missing (?:blob|tree|object)"
+    r"corrupt|is empty$|unable to unpack|inflate:|bad object refs/|missing (?:blob|tree|object)"
+    r"|did not send all necessary objects|failed to traverse parents|could not read [0-9a-f]{40}"
+    r"|unable to read (?:tree|sha1)"
     r"|invalid sha1 pointer|hash mismatch|(?:index|pack) ?file .* is (?:too small|not a GIT packfile)"
     r"|\.(?:pack|idx) (?:is|has|does|cannot)\b|wrong index v|not a git repository: '"
     r"|ignoring broken ref|unexpected line in .*packed-refs|bad config|key does not contain a section",
@@ -104,8 +107,11 @@ def run_git(
         if isinstance(error, subprocess.TimeoutExpired):
             raise GitError(arguments[0], f"it took more than {timeout_seconds:g} s") from error
         raise
-    if process.returncode not in accept:
-        raise GitError(arguments[0], errors.decode(errors="replace"))
+    if process.returncode != 0:
+        failure = GitError(arguments[0], errors.decode(errors="replace"))
+        # merge-base answers "none" (1) also where it could not read a commit on the way.
+        if process.returncode not in accept or failure.shows_damage:
+            raise failure
     return output
 
 
