@@ -1,7 +1,7 @@
 """Running git: one environment for every command, bounded in time, with nothing left behind.
 
 Only this file starts git. Callers pass full hashes and their own constants; a word
-of a user's reaches a command line only for `mirror.Mirror.resolve`: behind
+of a user's reaches a command line only in `ref_resolution`: behind
 ``--end-of-options``, or after it was seen to be nothing but hexadecimal digits.
 """
 

@@ -19,8 +19,6 @@ Errors::
 
 from __future__ import annotations
 
-import difflib
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -33,6 +31,7 @@ from git import Repo, Tree
 from bisection.adapters import reverting, tree_export
 from bisection.adapters.git_process import GitError, MirrorError, file_lock, git_environment, run_git
 from bisection.adapters.range_reading import read_commits
+from bisection.adapters.ref_resolution import AmbiguousRef, UnknownRef, resolve_ref
 from bisection.adapters.reverting import Revert
 from bisection.commits import CommitRange, check_hash
 
@@ -54,12 +53,7 @@ __all__ = [
 FETCH_SECONDS = 1800.0
 #: A lock file or a launch script is kilobytes; what is larger is not read into memory.
 READ_LIMIT_BYTES = 16 * 2**20
-_LONGEST_REF = 250
 _Answer = TypeVar("_Answer")
-#: A revision up to what git's grammar may add to a name: ^, ~ and @{...}.
-_FIRST_WORD = re.compile(r"(?:(?![\^~]|@\{).)+")
-_FULL_HASH = re.compile(r"[0-9a-fA-F]{40}")
-_SHORT_HASH = re.compile(r"[0-9a-fA-F]{7,39}")
 
 
 class DamagedMirror(MirrorError):
@@ -72,18 +66,6 @@ class Unreachable(MirrorError):
     """The repository could not be fetched."""
 
     problem = "repository-unreachable"
-
-
-class UnknownRef(MirrorError):
-    """No commit of that name is in the repository."""
-
-    problem = "unknown-ref"
-
-
-class AmbiguousRef(MirrorError):
-    """The word names several commits."""
-
-    problem = "ambiguous-ref"
 
 
 class BadRange(MirrorError):
@@ -259,67 +241,8 @@ class Mirror:
     # -- names and ranges -------------------------------------------------------
 
     def resolve(self, ref: str) -> str:
-        """The full hash of the commit that ``ref`` names in the mirror as it is.
-
-        Raises UnknownRef, and AmbiguousRef where git would choose silently (a tag before a
-        branch, a name before a hash) between commits that differ.
-        """
-        if not ref or len(ref) > _LONGEST_REF or not ref.isprintable():
-            raise UnknownRef(f"{ref[:60]!r} is not the name of a commit: give a branch, a tag or a hash")
-        return self.reading(lambda: self._resolve(ref))
-
-    def _resolve(self, ref: str) -> str:
-        start = _FIRST_WORD.match(ref)
-        word = start[0] if start else ""
-        named = {name: self._commit(name + ref[len(word) :]) for name in self._meanings(word)}
-        found = {name: commit for name, commit in named.items() if commit}
-        if len(set(found.values())) > 1:
-            meant = "; ".join(f"{name} is {commit[:10]}" for name, commit in found.items())
-            raise AmbiguousRef(f"{word!r} names several commits: {meant}. Give one of these names instead")
-        commit = next(iter(found.values()), None) or self._commit(ref)
-        if commit is None:
-            raise UnknownRef(self._unknown(ref))
-        return commit
-
-    def _commit(self, name: str) -> str | None:
-        """What git makes of a name; a user's word reaches a command line only here and in `_meanings`."""
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        try:
-            return check_hash(run_git(self.folder, *words).decode().strip())
-        except GitError as error:
-            if error.shows_damage:
-                raise
-        except ValueError:
-            pass
-        return None
-
-    def _meanings(self, word: str) -> tuple[str, ...]:
-        """Every unmistakable name that a word could stand for, whether or not there is a commit of it."""
-        if word in ("", "HEAD") or word.startswith("refs/") or _FULL_HASH.fullmatch(word):
-            return ()  # git itself takes these as they are
-        places = ("refs/", "refs/heads/", "refs/tags/") if "/" in word else ("refs/heads/", "refs/tags/")
-        return (*(place + word for place in places), *self._hashes(word))
-
-    def _hashes(self, word: str) -> tuple[str, ...]:
-        """The commits whose hash starts so. Fewer than 7 digits are no hash beside a name: a tag 2024."""
-        if not _SHORT_HASH.fullmatch(word):
-            return ()
-        objects = run_git(self.folder, "rev-parse", f"--disambiguate={word.lower()}")
-        rows = run_git(
-            self.folder, "cat-file", "--batch-check=%(objecttype) %(objectname)", stdin=objects
-        ).decode()
-        return tuple(row.split()[1] for row in rows.splitlines() if row.startswith("commit "))
-
-    def _unknown(self, ref: str) -> str:
-        names = run_git(self.folder, "for-each-ref", "--format=%(refname:strip=2)", "refs/heads", "refs/tags")
-        known = names.decode(errors="replace").split("\n")[:-1]
-        near = difflib.get_close_matches(ref, known, n=3)
-        hint = (
-            f"near names: {', '.join(near)}"
-            if near
-            else "give a branch, a tag or a full hash that was pushed"
-        )
-        return f"no commit {ref!r} in {self.url}; {hint}"
+        """The full hash of the commit that ``ref`` names here as it is. Raises UnknownRef, AmbiguousRef."""
+        return self.reading(lambda: resolve_ref(self.folder, self.url, ref))
 
     def read_range(
         self,
