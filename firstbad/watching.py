@@ -68,6 +68,8 @@ def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[
     while True:
         bisection = _patiently(look)
         say(_headline(bisection))
+        for hint in bisection["hints"]:
+            say(terminal_safe(hint))
         for trial in bisection["trials"]:
             head = f"trial {trial['ordinal'] + 1} {trial['commit'][:10]} ({trial['purpose']})"
             if trial["progress"]:
@@ -104,4 +106,5 @@ def _picture(bisection: Mapping[str, Any]) -> RenderableType:
             Text(terminal_safe(text), no_wrap=True),
             f"{trial['seconds']:.0f}" if trial["seconds"] else "",
         )
-    return Group(Text(_headline(bisection), style="bold"), table)
+    hints = [Text(terminal_safe(hint), style="yellow") for hint in bisection["hints"]]
+    return Group(Text(_headline(bisection), style="bold"), *hints, table)
