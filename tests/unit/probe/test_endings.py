@@ -54,9 +54,9 @@ def test_the_script_is_main_and_sees_its_own_arguments_and_neighbours(run: Run, 
     assert ended.returncode == 0
     assert record is not None
     assert record["imports"] == {"neighbour": str(tmp_path / "neighbour.py")}
-    assert record["invalid"] == [
-        "no step was seen: the probe counts calls of megatron.bridge.training.train.train_step, so the script must train through Megatron Bridge's own loop"
-    ]
+    (reason,) = record["invalid"]
+    assert reason.startswith("no step was seen")
+    assert "Megatron Bridge's own loop" in reason
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "completed"), (3, "failed")])
