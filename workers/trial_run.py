@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 #: An artifact goes into the database; a config is 100 kB, a rank's file a few hundred.
 ARTIFACT_LIMIT_BYTES = 2**20
 _PROGRESS_LIMIT_BYTES = 500
+_TRAINING_STARTS = "training starts"
 _LOG_LIMIT_BYTES = ARTIFACT_LIMIT_BYTES - 1024
 
 
@@ -188,7 +189,7 @@ class _Run:
 
     def _train(self, trial: Trial, launch: Launch, environment: PreparedEnvironment) -> TrialResult:
         limit = self._profile.limits.trial_seconds
-        self._progress("training starts")
+        self._progress(_TRAINING_STARTS)
         try:
             result = run_supervised(
                 launch.command,
@@ -198,7 +199,7 @@ class _Run:
                 output_limit_bytes=_LOG_LIMIT_BYTES,
                 time_limit_seconds=limit,
                 cancelled=self._cancelled,
-                say=lambda _: self._progress(f"training: {self._told()}"),
+                say=lambda _: self._progress(self._told()),
                 held=(self._place.lock,),
                 mark=self._place.mark,
             )
@@ -239,7 +240,8 @@ class _Run:
             content = read_plain_file(self._place.probe / "progress.txt", _PROGRESS_LIMIT_BYTES)
         except RankFileError:
             content = None
-        return content.decode(errors="replace").strip() if content else "starting"
+        told = content.decode(errors="replace").strip() if content else ""
+        return f"training: {told}" if told else _TRAINING_STARTS
 
     def _evidence(self, launch: Launch, output: str, measured: Measurement) -> dict[str, bytes]:
         """The files that the report needs, bounded and free of this trial's folders."""
