@@ -129,8 +129,7 @@ class Embedded:
         self._settings = settings
         self._workers = workers
         self._say = say
-        self._stopping = False
-        self._starting = False
+        self._signal: int | None = None
         self._lock: IO[str] | None = None
         self._socket = broker_socket(settings.home)
         self._listener: socket.socket | None = None
@@ -141,7 +140,6 @@ class Embedded:
         settings = self._settings
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_lock()
-        self._starting = True
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
         try:
@@ -151,6 +149,7 @@ class Embedded:
             self._listener = listen(settings)
             if settings.bundles_broker:
                 self._ensure_broker()
+            self._leave_if_told()
             names = [f"{LOCAL_QUEUE}-{n + 1}" for n in range(self._workers)]
             self.children = [
                 self._program("api", ["api", "--listener", str(self._listener.fileno())]),
@@ -159,12 +158,12 @@ class Embedded:
             ]
             for child in self.children:
                 child.launch()
+                self._leave_if_told()
             self._wait_until_ready(Roster(database), len(names) + 1)
             database.close()
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        self._starting = False
         row = {"url": self.url, "pid": os.getpid()}
         settings.server_file.write_text(json.dumps(row))
         return self
@@ -176,7 +175,6 @@ class Embedded:
         _traceback: TracebackType | None,
     ) -> None:
         """Workers first, so that they hand their trials back while the rest still answers."""
-        self._starting = False  # from here on a signal changes nothing
         self._settings.server_file.unlink(missing_ok=True)
         _stop([child for child in self.children if child.name != "api"])
         _stop([child for child in self.children if child.name == "api"])
@@ -197,7 +195,7 @@ class Embedded:
 
     def watch(self) -> None:
         """Keep every child alive until INT, TERM or HUP."""
-        while not self._stopping:
+        while self._signal is None:
             if self._settings.bundles_broker:
                 self._ensure_broker()
             for child in self.children:
@@ -205,9 +203,12 @@ class Embedded:
             time.sleep(_LOOK_SECONDS)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
-        self._stopping = True
-        if self._starting:  # what was started so far is stopped on the way out
-            raise SystemExit(128 + signum)
+        # Only noted: raised here, it could hit between a child's start and our knowing of it.
+        self._signal = signum
+
+    def _leave_if_told(self) -> None:
+        if self._signal is not None:
+            raise SystemExit(128 + self._signal)
 
     def _take_lock(self) -> None:
         lock = (self._settings.home / "up.lock").open("w")
@@ -285,6 +286,7 @@ class Embedded:
             present = [row for row in roster.alive() if row.seen_at >= started - 1]
             if len(present) >= workers and _healthy(self.url):
                 return
+            self._leave_if_told()
             for child in self.children:
                 if not child.alive:
                     raise RuntimeError(f"{child.name} did not start; see {child.log}")
