@@ -32,7 +32,7 @@ from memory_models.remedies import Remedy, find_remedies
 from memory_models.shapes import ImageLoad
 from memory_models.upstream import upstream_at
 from workers.context import WorkerContext
-from workers.launching import PROBE_FOLDER
+from workers.launching import PROBE_FOLDER, filled
 from workers.rank_files import parse_strictly
 from workers.resolution import open_mirror
 
@@ -163,7 +163,7 @@ def _launch(profile: Profile, spec: BisectionSpec, overrides: Mapping[str, Any])
     if "firstbad_probe" in adapter.command:
         by_hand |= _probe_environment(profile, spec)
     return Launch(
-        command=tuple(_filled(word, words) for word in adapter.command),
+        command=tuple(filled(word, words) for word in adapter.command),
         override_syntax=adapter.override,
         overrides=dict(overrides),
         environment=by_hand,
@@ -185,12 +185,6 @@ def _probe_environment(profile: Profile, spec: BisectionSpec) -> dict[str, str]:
     if spec.criterion.capacity_bytes is not None:
         environment["FIRSTBAD_CAPACITY_BYTES"] = str(spec.criterion.capacity_bytes)
     return environment
-
-
-def _filled(text: str, words: Mapping[str, str]) -> str:
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
 
 
 def _setup(profile: Profile) -> tuple[tuple[str, ...], ...]:

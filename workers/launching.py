@@ -107,7 +107,7 @@ def plan_launch(
     return Launch(
         command=(
             *(sys.executable, "-I", ranks.__file__, "--processes", str(adapter.processes), "--"),
-            *(_filled(word, words) for word in adapter.command),
+            *(filled(word, words) for word in adapter.command),
             *changes,
         ),
         environment=_environment(
@@ -158,17 +158,17 @@ def _environment(
     if capacity_bytes is not None:
         result["FIRSTBAD_CAPACITY_BYTES"] = str(capacity_bytes)
     if profile.expected_imports:
-        imports = {module: _filled(place, words) for module, place in profile.expected_imports.items()}
+        imports = {module: filled(place, words) for module, place in profile.expected_imports.items()}
         result["FIRSTBAD_EXPECTED_IMPORTS"] = json.dumps(imports)
     if profile.device == "cuda":
         result |= {name: os.environ[name] for name in _CUDA_INHERITED if name in os.environ}
         result["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     else:
         result["CUDA_VISIBLE_DEVICES"] = ""
-    return result | {name: _filled(value, words) for name, value in adapter.env.items()}
+    return result | {name: filled(value, words) for name, value in adapter.env.items()}
 
 
-def _filled(text: str, words: Mapping[str, str]) -> str:
+def filled(text: str, words: Mapping[str, str]) -> str:
     """Plain replacement: braces that are no word of ours (JSON in a command) stay."""
     for word, value in words.items():
         text = text.replace(word, value)
