@@ -53,13 +53,6 @@ def loss_bytes(job: TrainingJob) -> tuple[int, int]:
     return 4 * q, (4 + a) * q
 
 
-def gather_bytes(job: TrainingJob) -> int:
-    """The all-gathered input of the output layer under sequence parallelism: megatron's global buffer."""
-    if job.layout.sequence_shard == 1:
-        return 0
-    return job.precision.activation_bytes * job.tokens * job.text.hidden_size
-
-
 def image_merge_bytes(job: TrainingJob) -> int:
     """Copies that a VLM's first stage makes to place image embeddings among the words.
 
