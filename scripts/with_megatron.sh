@@ -6,5 +6,6 @@ set -euo pipefail
 bin=$1 home=$2
 shift 2
 mkdir -p "$home"
+home=$(cd "$home" && pwd)
 python=$("$bin/python" -m tests.megatron_environment "$home")
 FIRSTBAD_TEST_HOME="$home" FIRSTBAD_TEST_MEGATRON_PYTHON="$python" exec "$@"

@@ -55,6 +55,7 @@ def run_supervised(
     Raises Cancelled or SupervisorLost, either after everything ended.
     """
     mark = mark or uuid.uuid4().hex
+    output = output.absolute()  # the supervisor runs in another folder
     result_file = output.with_name(f"{output.name}.result.json")
     result_file.unlink(missing_ok=True)
     process = subprocess.Popen(
