@@ -2,6 +2,14 @@
 
 Values only. The cases are in `blind` (written by somebody who had not seen the classifier) and
 `sighted`; running and scoring them is `benchmarks/injected_regressions.py`'s matter.
+
+The kinds, as their words define them (`bisection.regression`): LAYOUT is more weights on the rank,
+with the states that follow them; STATES is more bytes for as many weights (a gradient's or a moment's
+dtype, master copies, what is trained); RETENTION is what stays allocated after a step and is no model
+state; FIRST_STEP, only the first step's peak; IMAGE_LOAD, more patches or image tokens; LOSS, logits
+and cross-entropy; IMBALANCE, tokens that reach the experts less evenly; ENVIRONMENT, in no module,
+from what is pinned; ACTIVATIONS, kept from forward for backward or alive within an operation.
+An edit outside of "train/" counts as a moved pin. As many processes train as the parallel sizes need.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def growth_words(regression: Regression) -> str:
     # The component's growth, as in every bar and table: a cell may have grown by more, where others shrank.
     growth = regression.component_delta_bytes or 0
     grew = f"{COMPONENT_NAMES[regression.component]} grew by {at_least}{show_bytes(growth)}"
-    if regression.kind is RegressionKind.LAYOUT:
+    if regression.kind in (RegressionKind.LAYOUT, RegressionKind.STATES):
         # All states of the component grow together, and they are there at every instant.
         return f"{grew}, {_in(STATES, regression, growth)} parameters, gradients and optimizer states"
     part = f"{_in({regression.category}, regression, growth)} {CATEGORY_WORDS[regression.category]}"

@@ -22,7 +22,9 @@ class RegressionKind(StrEnum):
     FRAGMENTATION = "fragmentation"  #: reserved grew, allocated did not
     RETENTION = "retention"  #: what stays allocated after a step grew, and is no model state
     FIRST_STEP = "first_step"  #: only the first step's peak grew
-    LAYOUT = "layout"  #: parameters, gradients or optimizer states: how the model is split
+    LAYOUT = "layout"  #: more weights on the rank: how the model is split, or how large it is
+    STATES = "states"  #: more bytes for as many weights: gradients, moments, masters, what is trained
+    GRAPH_CAPTURE = "graph_capture"  #: from the step on that captures CUDA graphs, at once
     LOSS = "loss"  #: logits and cross-entropy
     IMBALANCE = "imbalance"  #: the experts' peak swings from step to step at equal tokens
     ACTIVATIONS = "activations"  #: kept from forward for backward, or alive within an operation
