@@ -148,10 +148,23 @@ class _Run:
         root: Path,
         overrides: Mapping[str, Any],
     ) -> TrialResult:
+        workspaces = Workspaces(root, catalogue)
+        workspace: Workspace | None = None
         try:
-            workspace = Workspaces(root, catalogue).check_out(
-                repository, trial.state, self._place.workspace, self._progress
-            )
+            workspace = workspaces.check_out(repository, trial.state, self._place.workspace, self._progress)
+            return self._in_workspace(trial, workspace, root, overrides)
+        except (Unreachable, DamagedMirror, GitError) as error:
+            return _failed(self._known, Outcome.LOST, str(error))
+        except (WorkspaceRefused, MirrorError) as error:
+            return _failed(self._known, Outcome.UNBUILDABLE, str(error))
+        finally:
+            if workspace is not None:  # whatever ran in it was ended by its supervisor
+                workspaces.give_back(workspace)
+
+    def _in_workspace(
+        self, trial: Trial, workspace: Workspace, root: Path, overrides: Mapping[str, Any]
+    ) -> TrialResult:
+        try:
             choose_adapter(self._profile, workspace.folder)  # before an environment is built for nothing
             environment = self._environment(trial, workspace, root)
             launch = plan_launch(
@@ -165,9 +178,7 @@ class _Run:
         except Unbuildable as error:
             artifacts = {"build.log": error.log.encode()[-ARTIFACT_LIMIT_BYTES:]}
             return _failed(self._known, Outcome.UNBUILDABLE, str(error), artifacts)
-        except (Unreachable, DamagedMirror, GitError) as error:
-            return _failed(self._known, Outcome.LOST, str(error))
-        except (WorkspaceRefused, NoAdapter, OverrideRefused, MirrorError) as error:
+        except (NoAdapter, OverrideRefused) as error:
             return _failed(self._known, Outcome.UNBUILDABLE, str(error))
         except BuildHostError as error:
             return _failed(self._known, Outcome.LOST, f"this host could not build the environment: {error}")

@@ -1,36 +1,35 @@
-"""Workspaces: the files of a state, exported once a host and copied for every trial.
+"""Workspaces: the files of a state for one trial, and the copies that are kept between trials.
 
-The kept export is named by its content (the commit's tree and every pinned tree), so
-states that differ in nothing share one. A trial gets a copy, not links: a run that
-writes into its files in place must not change the next run's. Exports are made under
-a lock and renamed into place; one that no longer has the files it was made with is
-discarded. Nothing of git's is in a workspace, and no trial sees the kept one.
+A trial has its copy for itself: a run that writes into its files in place changes no other run.
+When it is over, the copy is cleaned and kept, and the next trial of the repository takes it and
+writes only what differs (`working_copy` tells how what a job did is found). Copies change hands by
+renaming: no lock, and a worker that is killed takes its copy with it. Nothing of git's is in a workspace.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, RepositoryEntry
+from bisection.adapters.git_process import GitError
 from bisection.adapters.mirror import Mirror, MirrorError
-from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, check_lengths, write_tree
+from bisection.adapters.tree_export import UnsafeTreeError, check_lengths
 from bisection.commits import State
-from workers.supervisor import write_atomically
+from workers.working_copy import GITLINK, Part, Record, WorkingCopy
 
-#: About 400 exports of a repository of Megatron Bridge's size with its Megatron-LM.
+#: About 400 copies of a repository of Megatron Bridge's size with its Megatron-LM.
 BUDGET_BYTES = 20 * 2**30
 #: A pin that pins again is followed this deep; real ones need two.
 _DEEPEST_PIN = 4
-_MARKER = "complete.json"
-_GITLINK = "160000"
+_RECORD = "record.json"
+_VERSION = 1
 
 
 class WorkspaceRefused(ValueError):
@@ -41,23 +40,15 @@ class WorkspaceRefused(ValueError):
 class Workspace:
     """A trial's own copy of a state's files."""
 
-    folder: Path
+    copy: WorkingCopy
+    repository: str
     key: str  #: equal for states with equal files
     commit: str
     pins: Mapping[str, str]  #: path of a gitlink to what is checked out there
 
-    def has(self, path: str) -> bool:
-        return (self.folder / path).exists()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One tree of a workspace: where it goes, and whence it comes."""
-
-    path: str  #: "" for the repository itself
-    mirror: Mirror
-    commit: str
-    entries: tuple[TreeEntry, ...]
+    @property
+    def folder(self) -> Path:
+        return self.copy.folder
 
 
 def mirror_of(root: Path, repository: RepositoryEntry) -> Mirror:
@@ -66,7 +57,7 @@ def mirror_of(root: Path, repository: RepositoryEntry) -> Mirror:
 
 
 class Workspaces:
-    """The kept exports of one host, below ``root / "workspaces"``; any number of workers may share them."""
+    """The kept copies of one host, below ``root / "workspaces"``; any number of workers may share them."""
 
     def __init__(self, root: Path, catalogue: Catalogue, budget_bytes: int = BUDGET_BYTES) -> None:
         self._root = root
@@ -81,38 +72,59 @@ class Workspaces:
         destination: Path,
         progress: Callable[[str], None] = lambda _: None,
     ) -> Workspace:
-        """Copies the state's files to ``destination``, which must not exist.
+        """Writes the state's files to ``destination``, which must not exist.
 
-        Raises WorkspaceRefused for a state that cannot be written, and MirrorError or
+        Raises WorkspaceRefused for a state that cannot be written, and MirrorError, GitError or
         OSError for what is the host's or the network's fault.
         """
         parts = self._parts(repository, state)
-        for part in parts:
-            try:
-                check_lengths(part.entries, destination / part.path)
-            except UnsafeTreeError as error:
-                raise WorkspaceRefused(f"{part.commit[:10]}: {error}") from error
-        key = _key(parts)
-        while True:
-            with _lock(self._kept, key, shared=False):
-                if not self._whole(key):
-                    progress(f"exporting {state.commit[:10]}")
-                    self._make(key, parts)
-                os.utime(self._kept / key / _MARKER)
-            self._evict(sparing=key)
-            with _lock(self._kept, key, shared=True):
-                # Between the two locks another worker may have thrown it out for space: then once more.
-                if (self._kept / key / _MARKER).exists():
-                    shutil.copytree(self._kept / key / "tree", destination, symlinks=True)
-                    break
-        pins = {part.path: part.commit for part in parts if part.path}
-        return Workspace(folder=destination, key=key, commit=state.commit, pins=pins)
+        self._check(parts, destination)
+        progress(f"exporting {state.commit[:10]}")
+        copy = self._take(repository.name, destination)
+        try:
+            if copy is None or not _brought(copy, parts):
+                copy = WorkingCopy(destination, {})
+                copy.bring_to(parts)
+        except BaseException as error:
+            shutil.rmtree(destination, ignore_errors=True)
+            if isinstance(error, UnsafeTreeError):
+                raise WorkspaceRefused(f"{state.commit[:10]}: {error}") from error
+            raise
+        return Workspace(
+            copy=copy,
+            repository=repository.name,
+            key=_key(parts),
+            commit=state.commit,
+            pins={part.path: part.commit for part in parts if part.path},
+        )
+
+    def give_back(self, workspace: Workspace) -> None:
+        """Keeps the copy for the next trial. Only once no process of this trial runs any more.
+
+        A copy that cannot be cleaned is thrown away: nothing is lost but time.
+        """
+        folder = workspace.folder
+        leaving = folder.with_name(f".{folder.name}.kept")
+        try:
+            workspace.copy.clean()
+            leaving.mkdir()
+            records = workspace.copy.records
+            row = {"version": _VERSION, "records": records}
+            (leaving / _RECORD).write_text(json.dumps(row), encoding="utf-8")
+            folder.rename(leaving / "tree")
+            self._kept.mkdir(parents=True, exist_ok=True)
+            total = sum(size for _, _, size, _, _ in records.values())
+            leaving.rename(self._kept / f"{workspace.repository}@{total}@{uuid.uuid4().hex}")
+            self._evict()
+        except OSError:
+            shutil.rmtree(leaving, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     # -- what belongs to a state --------------------------------------------------
 
-    def _parts(self, repository: RepositoryEntry, state: State) -> list[_Part]:
+    def _parts(self, repository: RepositoryEntry, state: State) -> list[Part]:
         overrides = dict(state.pins)
-        parts: list[_Part] = []
+        parts: list[Part] = []
         waiting = [("", repository, state.commit, 0)]
         while waiting:
             path, entry, commit, depth = waiting.pop()
@@ -122,9 +134,9 @@ class Workspaces:
                 entries = mirror.tree(commit)
             except UnsafeTreeError as error:
                 raise WorkspaceRefused(f"{entry.name} at {commit[:10]}: {error}") from error
-            parts.append(_Part(path=path, mirror=mirror, commit=commit, entries=entries))
+            parts.append(Part(path=path, mirror=mirror, commit=commit, entries=entries))
             for gitlink in entries:
-                if gitlink.mode == _GITLINK and gitlink.path in entry.pins:
+                if gitlink.mode == GITLINK and gitlink.path in entry.pins:
                     if depth == _DEEPEST_PIN:
                         raise WorkspaceRefused(f"{entry.name} at {commit[:10]} pins itself, or too deep")
                     below = f"{path}/{gitlink.path}" if path else gitlink.path
@@ -143,129 +155,99 @@ class Workspaces:
         except CatalogueError as error:
             raise MirrorError(f"{entry.name} pins {path}, but: {error}") from error
 
-    # -- making and checking ------------------------------------------------------
-
-    def _make(self, key: str, parts: list[_Part]) -> None:
+    def _check(self, parts: list[Part], destination: Path) -> None:
+        for part in parts:
+            try:
+                check_lengths(part.entries, destination / part.path)
+            except UnsafeTreeError as error:
+                raise WorkspaceRefused(f"{part.commit[:10]}: {error}") from error
         total = sum(entry.bytes for part in parts for entry in part.entries)
         if total > self._budget_bytes:
             raise WorkspaceRefused(
                 f"the state has {total} bytes of files, more than the {self._budget_bytes} "
                 "that this host keeps"
             )
-        making = self._kept / f".making-{key}"  # we hold the lock: whatever is there is a dead worker's
-        shutil.rmtree(making, ignore_errors=True)
-        shutil.rmtree(self._kept / key, ignore_errors=True)
-        tree = making / "tree"
-        tree.mkdir(parents=True)
-        try:
-            for part in parts:
-                folder = tree / part.path
-                _check_real_folder(tree, folder)
-                _write(part, folder)
-        except UnsafeTreeError as error:
-            shutil.rmtree(making, ignore_errors=True)
-            raise WorkspaceRefused(f"{part.commit[:10]}: {error}") from error
-        except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
-            raise
-        listing, count = _listing(tree)
-        write_atomically(
-            making / _MARKER, json.dumps({"version": 1, "bytes": total, "files": count, "listing": listing})
-        )
-        making.rename(self._kept / key)
 
-    def _whole(self, key: str) -> bool:
-        """Whether the kept export is there, with exactly the files that it was made with."""
-        marker = _marker(self._kept / key)
-        return bool(marker) and _listing(self._kept / key / "tree")[0] == marker["listing"]
+    # -- kept copies ----------------------------------------------------------------
 
-    def _evict(self, sparing: str) -> None:
-        """Throws out what was longest not used, until the rest fits; never what is being copied."""
-        kept = []
-        for folder in self._kept.iterdir():
-            if folder.name.startswith(".trash-"):  # of a worker that was killed while evicting
-                shutil.rmtree(folder, ignore_errors=True)
-            elif not folder.name.startswith("."):
-                with suppress(OSError, KeyError, ValueError):
-                    used = (folder / _MARKER).stat().st_mtime_ns
-                    kept.append((used, folder.name, int(str(_marker(folder)["bytes"]))))
-        total = sum(size for _, _, size in kept)
-        for _, key, size in sorted(kept):
-            if total <= self._budget_bytes:
-                return
-            if key == sparing:
+    def _take(self, repository: str, destination: Path) -> WorkingCopy | None:
+        """The kept copy of the repository that was used last, moved to the destination; None without one.
+
+        A rename is atomic: of two workers that want the same copy one finds it gone, and looks further.
+        """
+        coming = destination.with_name(f".{destination.name}.coming")
+        for used in sorted(self._copies(), reverse=True):
+            if not used.name.startswith(f"{repository}@"):
                 continue
-            with suppress(BlockingIOError), _lock(self._kept, key, shared=False, wait=False):
-                trash = self._kept / f".trash-{key}"
-                shutil.rmtree(trash, ignore_errors=True)
-                with suppress(FileNotFoundError):
-                    (self._kept / key).rename(trash)
-                shutil.rmtree(trash, ignore_errors=True)
-                total -= size
+            with suppress(OSError):
+                used.folder.rename(coming)
+                record = _read_record(coming)
+                if record is not None:
+                    (coming / "tree").rename(destination)
+                shutil.rmtree(coming)
+                if record is not None:
+                    return WorkingCopy(destination, record)
+        return None
+
+    def _copies(self) -> Iterator[_Kept]:
+        with suppress(FileNotFoundError):
+            for folder in self._kept.iterdir():
+                if folder.name.startswith(".trash-"):  # of a worker that was killed while evicting
+                    shutil.rmtree(folder, ignore_errors=True)
+                    continue
+                with suppress(OSError):
+                    used_ns = (folder / _RECORD).stat().st_mtime_ns
+                    yield _Kept(used_ns=used_ns, name=folder.name, folder=folder)
+
+    def _evict(self) -> None:
+        """Throws out what was longest not used, until the rest fits."""
+        left = self._budget_bytes
+        for kept in sorted(self._copies(), reverse=True):
+            left -= int(kept.name.split("@")[1])
+            if left < 0:
+                trash = self._kept / f".trash-{uuid.uuid4().hex}"
+                with suppress(OSError):
+                    kept.folder.rename(trash)
+                    shutil.rmtree(trash, ignore_errors=True)
 
 
-def _key(parts: list[_Part]) -> str:
+@dataclass(frozen=True, kw_only=True, order=True)
+class _Kept:
+    used_ns: int
+    name: str
+    folder: Path
+
+
+def _brought(copy: WorkingCopy, parts: list[Part]) -> bool:
+    """Whether a kept copy could be brought to the parts; else it is removed."""
+    try:
+        copy.bring_to(parts)
+    except (OSError, GitError, MirrorError):
+        shutil.rmtree(copy.folder)
+        return False
+    return True
+
+
+def _read_record(folder: Path) -> dict[str, Record] | None:
+    """None for a record that is damaged, or of another version of this program."""
+    try:
+        row = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        if row["version"] != _VERSION:
+            return None
+        return {
+            path: (str(content), int(inode), int(size), int(modified), int(changed))
+            for path, (content, inode, size, modified, changed) in row["records"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _key(parts: list[Part]) -> str:
     """Equal exactly for equal files: a digest over path, mode and object of all of them."""
     digest = hashlib.sha256()
     for part in parts:
         for entry in part.entries:
             # A gitlink that is exported is in the digest by its files, one that is not by nothing.
-            target = "" if entry.mode == _GITLINK else entry.hash
+            target = "" if entry.mode == GITLINK else entry.hash
             digest.update(f"{part.path}\0{entry.path}\0{entry.mode}\0{target}\0".encode())
     return digest.hexdigest()[:32]
-
-
-def _check_real_folder(tree: Path, folder: Path) -> None:
-    """A pinned tree goes where its gitlink left an empty folder, never through a link."""
-    straight = os.path.normpath(os.path.join(os.path.realpath(tree), os.path.relpath(folder, tree)))
-    if os.path.realpath(folder) != straight or any(folder.iterdir()):
-        raise UnsafeTreeError(f"{os.path.relpath(folder, tree)!r} is no empty folder for a pinned tree")
-
-
-def _write(part: _Part, folder: Path) -> None:
-    """Writes the part into its empty folder, from the start again if the mirror had to be made anew."""
-
-    def write() -> None:
-        shutil.rmtree(folder)
-        folder.mkdir()
-        write_tree(part.mirror.folder, part.entries, folder)
-
-    part.mirror.reading(write)
-
-
-def _listing(tree: Path) -> tuple[str, int]:
-    """A digest over names, kinds, sizes and times, without reading a file; and how many files."""
-    digest = hashlib.sha256()
-    count = 0
-    for folder, folders, files in os.walk(tree):
-        folders.sort()
-        for name in sorted([*files, *folders]):
-            path = os.path.join(folder, name)
-            facts = os.lstat(path)
-            is_folder = os.path.isdir(path) and not os.path.islink(path)
-            sizes = (0, 0) if is_folder else (facts.st_size, facts.st_mtime_ns)
-            digest.update(f"{os.path.relpath(path, tree)}\0{facts.st_mode}\0{sizes}\0".encode())
-            count += not is_folder
-    return digest.hexdigest(), count
-
-
-def _marker(folder: Path) -> dict[str, object]:
-    try:
-        row = json.loads((folder / _MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return row if isinstance(row, dict) and row.get("version") == 1 else {}
-
-
-@contextmanager
-def _lock(kept: Path, key: str, *, shared: bool, wait: bool = True) -> Iterator[None]:
-    """A lock a key; the kernel lets go of it when the worker dies. BlockingIOError if it must not wait."""
-    locks = kept / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        fcntl.flock(descriptor, operation | (0 if wait else fcntl.LOCK_NB))
-        yield
-    finally:
-        os.close(descriptor)

@@ -75,7 +75,7 @@ def write_tree(folder: Path, entries: Sequence[TreeEntry], destination: Path) ->
         with _short_enough(entry):
             _make_folder(destination, os.path.dirname(entry.path), made)
             _write_link(destination / entry.path, entry.path, content)
-    _check_links(destination, links)
+    check_links(destination, links)
 
 
 def check_lengths(entries: Sequence[TreeEntry], destination: Path) -> None:
@@ -148,8 +148,8 @@ def _write_link(path: Path, name: str, content: bytes) -> None:
         raise UnsafeTreeError(f"the link {name!r} is also a file or a folder") from error
 
 
-def _check_links(destination: Path, links: Sequence[TreeEntry]) -> None:
-    """Resolves every link: a target's spelling alone does not tell where other links take it."""
+def check_links(destination: Path, links: Sequence[TreeEntry]) -> None:
+    """Resolves every link, and raises UnsafeTreeError for one that leads outside: a target's spelling alone does not tell where other links take it."""
     root = os.path.realpath(destination)
     for entry in links:
         target = os.path.realpath(destination / entry.path)
