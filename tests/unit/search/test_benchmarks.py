@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import search_cost, search_history
+from benchmarks.plain_git import GeneratedRepository
 from tests.unit.search.drawn_lines import hash_of
 
 KEYS = {
@@ -58,6 +59,16 @@ def test_the_history_benchmark_reads_both_histories(
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     search_history.main(["--history", str(tmp_path), "--windows", "3", "--json"])
     figures = json.loads(capsys.readouterr().out)
-    assert figures["right"] == figures["inner_right"] == 1
-    assert figures["bumps"] == 7
+    calm, flaky = figures["flake_0_0"], figures["flake_0.1_0.01"]
+    assert calm["windows"]["right"] == calm["inner"]["right"] == calm["inner"]["git_right"] == 1
+    assert flaky["windows"]["accused_wrongly"] == 0
+    assert (figures["bumps"], figures["inner_ranges"]) == (8, 7)
     assert 30 <= figures["states_mean"] <= 32
+
+
+def test_plain_git_is_really_asked_and_sees_a_lost_fix_as_no_answer(tmp_path: Path) -> None:
+    #   0 .. 3  lead back to the merge base 4, 5 .. 9 lead on from it
+    rows = [{"paths": [f"src/{n}.py"]} for n in range(10)]
+    repository = GeneratedRepository(tmp_path / "diverged.git", rows, base=4)
+    assert repository.bisect(0, 9, range(7, 10), ())[1] == 7
+    assert repository.bisect(0, 9, range(2, 10), ()) == (1, -1)  # the merge base is bad: git gives up
