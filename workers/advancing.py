@@ -92,7 +92,7 @@ def _refusal(row: BisectionRow, search: Search, ledger: Sequence[LedgerEntry]) -
     overrides = row.request.get("overrides") or {}
     refused: dict[int, LedgerEntry] = {}
     for entry in ledger:
-        place = search.line.places.get(entry.trial.state.commit)
+        place = search.line.places.get(entry.trial.state)
         if place is not None and refused_key(entry.measurement, overrides) is not None:
             refused[place] = entry
     if not {0, search.line.last} <= refused.keys():

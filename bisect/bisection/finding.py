@@ -17,6 +17,17 @@ class FindingKind(StrEnum):
     REJECTED = "rejected"  #: the request could not be carried out; ``why`` names the repair
 
 
+class LevelKind(StrEnum):
+    """What the steps of a level are; see `levels`."""
+
+    COMMITS = "commits"  #: commits of the bisected repository
+    WIDENED = "widened"  #: the same, from an older good end on
+    FACTORS = "factors"  #: what one step moved at once: lock, pins and source, switched one after another
+    PIN = "pin"  #: commits of a pinned repository
+    PACKAGES = "packages"  #: packages of a moved lock, or versions of one of them
+    MERGE = "merge"  #: commits of a merged branch
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A frozen answer. ``commits`` are hashes, oldest first: one if FOUND, none if NONE."""

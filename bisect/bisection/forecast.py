@@ -55,13 +55,14 @@ class Forecast:
 
 def forecast(spec: BisectionSpec, trial_seconds: float | None) -> Forecast:
     """Play the search against culprits spread over the range."""
-    suspects = len(spec.range.suspects)
+    line = spec.levels[-1].range
+    suspects = len(line.suspects)
     places = sorted({1 + suspects * i // _PLAYED for i in range(_PLAYED)})
     played = [play(spec, culprit) for culprit in places]
-    commits = spec.range.commits
+    commits = line.commits
     return Forecast(
-        good=spec.range.good.hash,
-        bad=spec.range.bad.hash,
+        good=line.good.hash,
+        bad=line.bad.hash,
         commits=suspects,
         states=len({commit.tree_key or commit.hash for commit in commits}),
         environments=len({commit.environment_key for commit in commits}),
@@ -73,7 +74,7 @@ def forecast(spec: BisectionSpec, trial_seconds: float | None) -> Forecast:
 
 
 def play(spec: BisectionSpec, culprit: int) -> int:
-    """How many trials the search starts if commit ``culprit`` of the range is to blame.
+    """How many trials the search starts if step ``culprit`` of the line is to blame.
 
     A truthful world: no flake, no skip, trials end in the order in which they started.
     """
@@ -87,7 +88,7 @@ def play(spec: BisectionSpec, culprit: int) -> int:
         pending.extend(decision)
         started += len(decision)
         trial = pending.popleft()
-        bad = spec.range.position(trial.state.commit) >= culprit
+        bad = search.level.states.index(trial.state) >= culprit
         worker = next(f"w{n}" for n in range(spec.workers + 1) if f"w{n}" not in trial.avoid_workers)
         search.record(
             LedgerEntry(

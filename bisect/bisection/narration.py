@@ -26,7 +26,7 @@ def trial_reason(
     line: Line, evidence: Evidence, posterior: Posterior, group: int, purpose: Purpose, bits: float
 ) -> str:
     """Why this state is tried next."""
-    short = line.first_commit(group).short
+    short = line.name(group)
     seen = _tally(evidence.of(group))
     if group == line.last and purpose is Purpose.END:
         return (
@@ -75,8 +75,8 @@ def _times(count: int, verb: str, workers: set[str]) -> str:
 def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
     culprit, parent = evidence.of(group), evidence.of(group - 1)
     sentence = (
-        f"{line.first_commit(group).short} {_times(culprit.failures, 'failed', culprit.failing_workers)}, "
-        f"and its parent {line.parent(group).short} "
+        f"{line.name(group)} {_times(culprit.failures, 'failed', culprit.failing_workers)}, "
+        f"and its parent {line.level.name(line.parent(group))} "
         f"{_times(parent.passes, 'passed', parent.passing_workers)}."
     )
     if culprit.passes or parent.failures:
@@ -86,8 +86,7 @@ def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
         )
     if line.parent(group).hash != line.first_commit(group - 1).hash:
         sentence += (
-            f" The parent was measured at {line.first_commit(group - 1).short}, "
-            "which is the same state to this profile."
+            f" The parent was measured at {line.name(group - 1)}, which is the same state to this profile."
         )
     if workers == 1:
         sentence += " One worker ran all trials, each in a fresh process and workspace."
@@ -99,7 +98,7 @@ def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
 def good_end_is_bad(line: Line, evidence: Evidence) -> str:
     good, bad = evidence.of(0), evidence.of(line.last)
     failed = _times(good.failures, "failed", good.failing_workers)
-    sentence = f"The good end is already bad: {line.first_commit(0).short} {failed}"
+    sentence = f"The good end is already bad: {line.name(0)} {failed}"
     if bad.failures:
         also = _times(bad.failures, "it failed", bad.failing_workers)
         sentence += f", as the bad end does ({also}): both ends fail"
@@ -114,7 +113,7 @@ def bad_end_passes(line: Line, evidence: Evidence) -> str:
     passed = sum(state.passes for state in evidence.states.values())
     failed = sum(state.failures for state in evidence.states.values())
     return (
-        f"The bad end {line.first_commit(line.last).short} "
+        f"The bad end {line.name(line.last)} "
         f"{_times(end.passes, 'passed', end.passing_workers)}; over the whole range {passed} trials passed "
         f"and {failed} failed. Nothing in the range is to blame: the failure was a flake, or its cause lies "
         "outside the code."
@@ -123,7 +122,7 @@ def bad_end_passes(line: Line, evidence: Evidence) -> str:
 
 def bad_end_untestable(line: Line, evidence: Evidence) -> str:
     return (
-        f"The bad end {line.first_commit(line.last).short} does not show the regression that was asked "
+        f"The bad end {line.name(line.last)} does not show the regression that was asked "
         f"about, and cannot be judged: {_reasons(evidence.of(line.last))}. Choose a bad commit that runs, "
         "or the criterion that matches its failure."
     )
@@ -131,8 +130,8 @@ def bad_end_untestable(line: Line, evidence: Evidence) -> str:
 
 def nothing_testable(line: Line, evidence: Evidence) -> str:
     return (
-        f"Neither end can be judged. The bad end {line.first_commit(line.last).short}: "
-        f"{_reasons(evidence.of(line.last))}. The good end {line.first_commit(0).short}: "
+        f"Neither end can be judged. The bad end {line.name(line.last)}: "
+        f"{_reasons(evidence.of(line.last))}. The good end {line.name(0)}: "
         f"{_reasons(evidence.of(0))}. The profile's launch or environment probably needs repair."
     )
 
@@ -143,8 +142,8 @@ def untestable_stretch(line: Line, evidence: Evidence, first: int, last: int) ->
     tried = sum(1 for state in inside if state.untestable_trials)
     reasons = next((_reasons(state) for state in inside if state.skip_reasons), "their workers were lost")
     return (
-        f"The regression began in one of {last - first + 1} commits: {line.first_commit(last).short} "
-        f"{_times(upper.failures, 'failed', upper.failing_workers)}, {line.first_commit(first - 1).short} "
+        f"The regression began in one of {last - first + 1} commits: {line.name(last)} "
+        f"{_times(upper.failures, 'failed', upper.failing_workers)}, {line.name(first - 1)} "
         f"{_times(lower.passes, 'passed', lower.passing_workers)}, and of the commits between them "
         f"{tried} of {last - first} were tried and none could be judged: {reasons}."
     )
@@ -153,16 +152,16 @@ def untestable_stretch(line: Line, evidence: Evidence, first: int, last: int) ->
 def good_end_untestable(line: Line, evidence: Evidence, last: int) -> str:
     upper = evidence.of(last)
     return (
-        f"The good end {line.first_commit(0).short} cannot be judged: {_reasons(evidence.of(0))}. The first "
-        f"commit that can be, {line.first_commit(last).short}, "
+        f"The good end {line.name(0)} cannot be judged: {_reasons(evidence.of(0))}. The first "
+        f"commit that can be, {line.name(last)}, "
         f"{_times(upper.failures, 'failed', upper.failing_workers)}. Choose a good end that runs."
     )
 
 
 def same_state(line: Line) -> str:
     return (
-        f"The good end {line.range.good.short} and the bad end {line.range.bad.short} have the same relevant "
-        "trees, pins and environment: nothing between them can change the repro."
+        f"The good end {line.name(0)} and the bad end {line.level.name(line.range.bad)} have the same "
+        "relevant trees, pins and environment: nothing between them can change the repro."
     )
 
 
@@ -176,7 +175,7 @@ def best_so_far(line: Line, posterior: Posterior, suspects: Sequence[int]) -> st
     likeliest = max(suspects, key=lambda group: float(posterior.belief[group]))
     return (
         f"So far {len(suspects)} of {len(line) - 1} suspects remain; the likeliest is "
-        f"{line.first_commit(likeliest).short} with {percent(float(posterior.belief[likeliest]))}, "
+        f"{line.name(likeliest)} with {percent(float(posterior.belief[likeliest]))}, "
         "not confirmed."
     )
 

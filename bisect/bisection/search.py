@@ -21,6 +21,7 @@ from bisection.criteria import CriterionKind
 from bisection.evidence import Evidence, JudgedEntry, Observation, gather
 from bisection.finding import Finding
 from bisection.ledger import LedgerEntry, Purpose, Trial
+from bisection.levels import relevant_below
 from bisection.placement import Outlook
 from bisection.posterior import VALUE_RATES, VERDICT_RATES, Posterior, update
 from bisection.prior import log_prior
@@ -55,22 +56,28 @@ class IllegalEntry(ValueError):
 
 
 class Search:
-    """A bisection between two trials. Build it with `replay`; feed it with `record`; ask it with `next`."""
+    """A bisection between two trials. Build it with `replay`; feed it with `record`; ask it with `next`.
 
-    def __init__(self, spec: BisectionSpec) -> None:
+    It runs on one level, the specification's last one unless another is asked for. What was measured
+    on other levels counts where it is a state of this one.
+    """
+
+    def __init__(self, spec: BisectionSpec, level: int = -1) -> None:
         self.spec = spec
-        self.line = Line.through(spec.range)
-        self._log_prior = log_prior(self.line, spec.relevant_paths) if len(self.line) > 1 else np.zeros(2)
+        self.level = spec.levels[level]
+        self.line = Line.through(self.level)
+        relevant = relevant_below(spec.relevant_paths, self.level.path)
+        self._log_prior = log_prior(self.line, relevant) if len(self.line) > 1 else np.zeros(2)
         self._environments = _numbered([group[0].environment_key for group in self.line.groups])
-        self._known = {commit.hash for commit in spec.range.commits}
+        self._known = {state.commit for known in spec.levels for state in known.states}
         self._entries: list[LedgerEntry] = []
         self._keys: set[str] = set()
         self._judged: list[JudgedEntry] = []
 
     @classmethod
-    def replay(cls, spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Search:
+    def replay(cls, spec: BisectionSpec, ledger: Sequence[LedgerEntry], level: int = -1) -> Search:
         """A search after these entries. Raises `IllegalEntry` if they are not one ledger of this range."""
-        search = cls(spec)
+        search = cls(spec, level)
         for entry in ledger:
             search.record(entry)
         return search
@@ -82,7 +89,7 @@ class Search:
     def record(self, entry: LedgerEntry) -> None:
         """Take in one finished trial. Raises `IllegalEntry`, and then changes nothing.
 
-        Trials of a revert, and of commits that lie off the line of states, are kept and are no evidence.
+        Trials of a revert, and of states that lie off the line, are kept and are no evidence.
         """
         state = entry.trial.state
         if entry.sequence != len(self._entries):
@@ -91,7 +98,7 @@ class Search:
                 f"the next sequence number is {len(self._entries)}"
             )
         if state.commit not in self._known:
-            raise IllegalEntry(f"the state {state.commit} is not a commit of the range")
+            raise IllegalEntry(f"the state {state.commit} is not a commit of any level")
         if entry.measurement.state != state:
             raise IllegalEntry(
                 f"the measurement is of {entry.measurement.state.commit}, the trial was of {state.commit}"
@@ -100,9 +107,8 @@ class Search:
             raise IllegalEntry(f"trial {entry.trial.key} of {state.commit} was recorded before")
         self._entries.append(entry)
         self._keys.add(entry.trial.key)
-        group = self.line.places.get(state.commit)
-        overridden = state.pins or state.packages
-        if group is not None and entry.trial.purpose is not Purpose.REVERT and not overridden:
+        group = self.line.places.get(state)
+        if group is not None and entry.trial.purpose is not Purpose.REVERT:
             self._judged.append(JudgedEntry.of(self.spec.criterion, group, entry))
         for derived in ("_standing", "_chance", "_least_worth"):
             self.__dict__.pop(derived, None)
@@ -130,7 +136,7 @@ class Search:
             if trial is None:
                 break
             chosen.append(trial)
-            group = self.line.places[trial.state.commit]
+            group = self.line.places[trial.state]
             outlook = outlook.with_running(group, float(self._chance[group]))
         if chosen or pending:
             return tuple(chosen)
@@ -146,7 +152,7 @@ class Search:
         A commit that is the same state as the one before it, or that was undone, has probability 0.
         """
         belief = self._standing.posterior.belief
-        probabilities = {commit.hash: 0.0 for commit in self.spec.range.suspects}
+        probabilities = {commit.hash: 0.0 for commit in self.level.range.suspects}
         for group in range(1, len(self.line)):
             probabilities[self.line.first_commit(group).hash] = float(belief[group])
         return {**probabilities, NO_CULPRIT: float(belief[-1]), GOOD_END_IS_BAD: float(belief[0])}
@@ -166,9 +172,13 @@ class Search:
         least = CANCELLED_BELOW * information[standing.open].max(initial=0.0)
         kept = list(pending)
         for trial in pending:
-            place = self.line.places.get(trial.state.commit)
+            place = self.line.places.get(trial.state)
             others = [other for other in kept if other is not trial]
-            if place is None or information[place] >= least or self._would_ask(trial, others):
+            if place is None and trial.purpose is Purpose.REVERT:
+                continue
+            # A trial off the line was of the level above, which has its answer.
+            telling = place is not None and information[place] >= least
+            if telling or self._would_ask(trial, others):
                 continue
             kept = others
         gone = [trial for trial in pending if trial not in kept]
@@ -245,7 +255,7 @@ class Search:
     def _outlook(self, pending: Sequence[Trial]) -> Outlook:
         outlook = Outlook.of(self._standing.posterior)
         for trial in pending:
-            group = self.line.places.get(trial.state.commit)
+            group = self.line.places.get(trial.state)
             if group is not None:
                 outlook = outlook.with_running(group, float(self._chance[group]))
         return outlook
@@ -253,7 +263,7 @@ class Search:
     def _needed(self, standing: Standing, running: Sequence[Trial]) -> NDArray[np.float64]:
         """(len(open),) belief that an answer will rest on one more trial of each open state."""
         belief = standing.stretch_belief()
-        at = [self.line.places.get(trial.state.commit) for trial in running]
+        at = [self.line.places.get(trial.state) for trial in running]
         needed = np.zeros(len(standing.open))
         for k in np.flatnonzero(np.maximum(belief[:-1], belief[1:]) > 0.01):
             group = int(standing.open[k])
@@ -294,7 +304,7 @@ class Search:
         Where it cannot be tested, the good end tells whether anything can.
         """
         standing = self._standing
-        at = {self.line.places.get(trial.state.commit) for trial in running}
+        at = {self.line.places.get(trial.state) for trial in running}
         for end in (self.line.last, 0):
             state = standing.evidence.of(end)
             wanted = not state.testable or (end == self.line.last and not standing.evidence.anchored)
@@ -307,7 +317,7 @@ class Search:
     def _cost(self, running: Sequence[Trial]) -> NDArray[np.float64]:
         """(G,) what a trial of each state costs, in plain trials."""
         trials = [*(entry.trial for entry in self._entries), *running]
-        places = {self.line.places.get(trial.state.commit) for trial in trials} - {None}
+        places = {self.line.places.get(trial.state) for trial in trials} - {None}
         made = {self._environments[place] for place in places if place is not None}
         return np.where(np.isin(self._environments, [0, *made]), 1.0, 1 + ENVIRONMENT_COST)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bisection.commits import Commit, CommitRange
 from bisection.criteria import Criterion
+from bisection.levels import Level
 
 VERSION = 1
 
@@ -41,12 +42,30 @@ class BisectionSpec:
     relevant_paths: tuple[str, ...] = ()  #: prefixes that can change the repro; empty: all
     gpus_per_trial: int = 0
     workers: int = 1  #: distinct worker processes that serve the pool
+    first: Level | None = None  #: level 0, where it is not the commits of ``range`` as they are
+    opened: tuple[Level, ...] = ()  #: the levels below, outermost first; the search runs on the last one
 
     def __post_init__(self) -> None:
+        if self.first is not None and self.first.range != self.range:
+            raise ValueError("level 0 has another range than the specification")
         if self.parallel < 1:
             raise ValueError("parallel must be at least 1")
         if not 0.5 < self.confidence < 1:
             raise ValueError("confidence must lie between 0.5 and 1")
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All levels, level 0 first."""
+        return (self.first or Level.plain(self.range), *self.opened)
+
+    @property
+    def ground(self) -> int:
+        """Which level shows the range that was asked about: the last one of the repository's own commits."""
+        return max((n for n, level in enumerate(self.levels) if level.is_ground), default=0)
+
+    def with_level(self, level: Level) -> BisectionSpec:
+        """The same bisection, one level further down."""
+        return replace(self, opened=(*self.opened, level))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +79,8 @@ class BisectionSpec:
             "relevant_paths": list(self.relevant_paths),
             "gpus_per_trial": self.gpus_per_trial,
             "workers": self.workers,
+            "first": self.first.to_json() if self.first else None,
+            "opened": [level.to_json() for level in self.opened],
         }
 
     @classmethod
@@ -76,4 +97,7 @@ class BisectionSpec:
             relevant_paths=tuple(row["relevant_paths"]),
             gpus_per_trial=row["gpus_per_trial"],
             workers=row["workers"],
+            # Rows of earlier releases have no levels.
+            first=Level.from_json(row["first"]) if row.get("first") else None,
+            opened=tuple(Level.from_json(level) for level in row.get("opened", ())),
         )

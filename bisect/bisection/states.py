@@ -1,4 +1,4 @@
-"""The line of distinct states that a range of commits comes down to.
+"""The line of distinct states that a level's range of commits comes down to.
 
 Here lives which commits are one state to the repro, and so which of them can be
 the first bad one at all. No measurement and no probability belongs here.
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bisection.commits import Commit, CommitRange, State
+from bisection.levels import Level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +29,17 @@ class Line:
     for them all. ``groups[0]`` holds the good end, the last group the bad end.
     """
 
-    range: CommitRange
+    level: Level
     groups: tuple[tuple[Commit, ...], ...]
-    places: Mapping[str, int]  #: commit hash to group; commits off the line are missing
+    places: Mapping[State, int]  #: state to group; states off the line are missing
 
     @classmethod
-    def through(cls, commits: CommitRange) -> Line:
-        """The line of a range; a detour back to an earlier state is taken out."""
+    def through(cls, level: Level) -> Line:
+        """The line of a level; a detour back to an earlier state is taken out."""
+        states = dict(zip((commit.hash for commit in level.range.commits), level.states, strict=True))
         groups: list[list[Commit]] = []
         place_of: dict[tuple[str, str] | str, int] = {}
-        for commit in commits.commits:
+        for commit in level.range.commits:
             key = _state_key(commit)
             if key in place_of:
                 for undone in groups[place_of[key] + 1 :]:
@@ -48,9 +50,9 @@ class Line:
                 place_of[key] = len(groups)
                 groups.append([commit])
         return cls(
-            range=commits,
+            level=level,
             groups=tuple(tuple(group) for group in groups),
-            places={commit.hash: place for place, group in enumerate(groups) for commit in group},
+            places={states[commit.hash]: place for place, group in enumerate(groups) for commit in group},
         )
 
     def __len__(self) -> int:
@@ -67,15 +69,19 @@ class Line:
 
     def state(self, group: int) -> State:
         """What a trial of this group checks out."""
-        return State(commit=self.groups[group][0].hash)
+        return self.level.state_of(self.groups[group][0].hash)
 
     def parent(self, group: int) -> Commit:
         """The commit right before the first one of this group; its state is the group before."""
-        return self.range.commits[self.range.position(self.first_commit(group).hash) - 1]
+        return self.level.before(self.first_commit(group).hash)
 
-    def equals(self, first: str, second: str) -> bool:
-        """Whether two commits of the range are one state."""
-        return first == second or (first in self.places and self.places.get(first) == self.places.get(second))
+    def name(self, group: int) -> str:
+        """What to call a state in a sentence."""
+        return self.level.name(self.first_commit(group))
+
+    @property
+    def range(self) -> CommitRange:
+        return self.level.range
 
 
 def _state_key(commit: Commit) -> tuple[str, str] | str:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bisection.commits import Commit, CommitRange
+from bisection.commits import Commit, CommitRange, State
+from bisection.levels import Level
 from bisection.prior import log_prior
 from bisection.states import Line
 from tests.unit.search.drawn_lines import hash_of
@@ -15,7 +16,7 @@ from tests.unit.search.drawn_lines import hash_of
 
 def line_of(*trees: str) -> Line:
     commits = tuple(Commit(hash=hash_of(i), tree_key=tree) for i, tree in enumerate(trees))
-    return Line.through(CommitRange(commits=commits))
+    return Line.through(Level.plain(CommitRange(commits=commits)))
 
 
 def positions(line: Line) -> list[list[int]]:
@@ -41,9 +42,8 @@ def test_the_parent_is_the_commit_right_before_and_in_the_state_before() -> None
     line = line_of(*"AABAC")
     assert line.first_commit(1).hash == hash_of(4)
     assert line.parent(1).hash == hash_of(3)
-    assert line.places[line.parent(1).hash] == 0
-    assert line.equals(hash_of(3), hash_of(0))
-    assert not line.equals(hash_of(2), hash_of(0))
+    assert line.places[State(commit=line.parent(1).hash)] == 0
+    assert State(commit=hash_of(2)) not in line.places
 
 
 def test_without_tree_keys_every_commit_is_its_own_state() -> None:
@@ -54,7 +54,7 @@ def test_an_environment_of_its_own_makes_a_state_of_its_own() -> None:
     commits = tuple(
         Commit(hash=hash_of(i), tree_key="same", environment_key=key) for i, key in enumerate("aab")
     )
-    assert positions(Line.through(CommitRange(commits=commits))) == [[0, 1], [2]]
+    assert positions(Line.through(Level.plain(CommitRange(commits=commits)))) == [[0, 1], [2]]
 
 
 def prior_of(*changes: dict[str, Any], relevant: tuple[str, ...] = ()) -> np.ndarray:
@@ -64,7 +64,7 @@ def prior_of(*changes: dict[str, Any], relevant: tuple[str, ...] = ()) -> np.nda
     for i, change in enumerate(changes, start=1):
         fields = {"pins": {"core": "1"}, "environment_key": "e", **change}
         commits.append(Commit(hash=hash_of(i), tree_key=str(i), **fields))
-    prior = np.exp(log_prior(Line.through(CommitRange(commits=tuple(commits))), relevant))
+    prior = np.exp(log_prior(Line.through(Level.plain(CommitRange(commits=tuple(commits)))), relevant))
     assert prior.sum() == pytest.approx(1)
     return np.asarray(prior[1:-1] / prior[1:-1].sum())
 
