@@ -206,7 +206,8 @@ def _estimates(
         notes.append("No estimate: not both resolved configurations were recorded.")
         return {}
     try:
-        old, new = (_read(side, profile) for side in (before, after))
+        world_size = max(profile.gpus, *(adapter.processes for adapter in profile.launch))
+        old, new = (read_side(side, world_size) for side in (before, after))
         comparison: Comparison = compare(old.job, new.job)
         remedies = _remedies(new.job, spec, after.measurement)
     except (ValueError, ArithmeticError) as error:  # a job may write integers that no float holds
@@ -218,9 +219,10 @@ def _estimates(
     return {"comparison": comparison, "remedies": remedies}
 
 
-def _read(side: Side, profile: Profile) -> Reading:
-    assert side.config is not None  # the caller looked
-    world_size = max(profile.gpus, *(adapter.processes for adapter in profile.launch))
+def read_side(side: Side, world_size: int) -> Reading:
+    """The job that a side resolved to, with its images as measured. ValueError where it cannot be read."""
+    if side.config is None:
+        raise ValueError("no resolved configuration was recorded")
     return read_bridge_config(
         side.config,
         world_size=world_size,

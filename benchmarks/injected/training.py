@@ -64,12 +64,11 @@ class Trainer:
         self._work = work
         self._environment: PreparedEnvironment | None = None
 
-    def run(self, edits: Sequence[Edit], overrides: Mapping[str, Any], steps: int) -> Run:
+    def run(self, edits: Sequence[Edit], overrides: Mapping[str, Any], steps: int, processes: int = 1) -> Run:
         """Raises TrainingFailed unless all steps were taken; ValueError for an edit that does not fit."""
-        decides = [[vars(edit) for edit in edits], dict(overrides), steps, _probe_digest()]
+        decides = [[vars(edit) for edit in edits], dict(overrides), steps, processes, _probe_digest()]
         key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         kept = self._work / "runs" / f"{key}.json"
-        processes = processes_of(overrides)
         if not kept.exists():
             measurement, config = self._train(key, edits, overrides, steps, processes)
             if measurement.outcome is not Outcome.COMPLETED:
