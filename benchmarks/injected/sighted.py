@@ -11,7 +11,7 @@ from bisection.regression import RegressionKind as Kind
 from memory_models.breakdown import Activity, Component
 
 _ATTENTION = "megatron/core/transformer/dot_product_attention.py"
-_VISION = "transformers/models/qwen3_vl_moe/modeling_qwen3_vl_moe.py"
+_VISION = "transformers/models/qwen3_vl/modeling_qwen3_vl.py"
 _DISPATCHER = "megatron/core/transformer/moe/token_dispatcher.py"
 _CROSS_ENTROPY = "megatron/core/tensor_parallel/cross_entropy.py"
 _OPTIMIZER = "megatron/core/optimizer/optimizer.py"
