@@ -102,7 +102,7 @@ class Model(torch.nn.Module):
         return self.language_model(self.vision_model(pixel_values))
 
 
-def observer(capacity_bytes: int | None = None) -> Observer:
+def observer(capacity_bytes: int | None = None, *, lists: bool = False) -> Observer:
     settings = Settings(
         directory=Path("/nonexistent"),
         device="cpu",
@@ -110,13 +110,14 @@ def observer(capacity_bytes: int | None = None) -> Observer:
         world_size=2,
         local_world_size=2,
         capacity_bytes=capacity_bytes,
+        lists_storages=lists,
     )
     return Observer(settings)
 
 
 @contextmanager
-def observed(capacity_bytes: int | None = None) -> Any:
-    watch = observer(capacity_bytes)
+def observed(capacity_bytes: int | None = None, *, lists: bool = False) -> Any:
+    watch = observer(capacity_bytes, lists=lists)
     watch.watch_torch()
     watch.storages.start()
     try:
@@ -214,6 +215,25 @@ def activations_by_component(how: str) -> dict[str, Any]:
             "peak": cells(watch, peak=True),
             "peak_bytes": summit.allocated_bytes,
             "instant": summit.instant,
+        }
+
+
+def listed_storages() -> dict[str, Any]:
+    torch.manual_seed(0)
+    with observed(lists=True) as watch:
+        model = Model()
+        watch.take_model(model)
+        watch.start_step()
+        output = model(pixel_values=torch.randn(TOKENS, WIDTH)).square().mean()
+        forward = cells(watch)
+        output.backward()
+        del output
+        watch.storages.begin_phase(STEP, LOSS)
+        return {
+            **watch.storages.listed(),
+            "forward_cells": forward,
+            "peak_cells": cells(watch, peak=True),
+            "unasked": observer().storages.listed(),
         }
 
 
@@ -372,6 +392,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "kept": lambda: activations_by_component("kept"),
     "reentrant": lambda: activations_by_component("reentrant"),
     "not reentrant": lambda: activations_by_component("not reentrant"),
+    "listed": listed_storages,
     "temporaries": temporaries,
     "optimizer": optimizer_states,
     "refused in build": lambda: refusal(4 * 1024),

@@ -13,6 +13,7 @@ def test_a_single_process_needs_no_more_than_a_folder_and_a_device() -> None:
     settings = read_settings({"FIRSTBAD_PROBE_DIRECTORY": "/there", "FIRSTBAD_DEVICE": "cpu"})
     assert (settings.directory, settings.rank, settings.world_size) == (Path("/there"), 0, 1)
     assert (settings.capacity_bytes, settings.minimum_steps, settings.require_real_data) == (None, 3, False)
+    assert not settings.lists_storages
 
 
 def test_every_order_is_read() -> None:
@@ -27,11 +28,13 @@ def test_every_order_is_read() -> None:
             "FIRSTBAD_REQUIRE_REAL_DATA": "1",
             "FIRSTBAD_MINIMUM_STEPS": "5",
             "FIRSTBAD_EXPECTED_IMPORTS": '{"megatron.core": "/its/place"}',
+            "FIRSTBAD_LIST_STORAGES": "1",
         }
     )
     assert (settings.rank, settings.world_size, settings.local_world_size) == (3, 8, 4)
     assert (settings.capacity_bytes, settings.minimum_steps) == (123, 5)
     assert settings.require_real_data
+    assert settings.lists_storages
     assert settings.expected_imports == {"megatron.core": "/its/place"}
 
 

@@ -39,7 +39,7 @@ def shared(total_bytes: int, shares: dict[Cell, int], remainder: Cell) -> Parts:
 class Block:
     """One live allocation."""
 
-    __slots__ = ("interval", "parts", "reference", "serial", "size_bytes")
+    __slots__ = ("interval", "origin", "parts", "reference", "serial", "size_bytes")
 
     def __init__(self, size_bytes: int, parts: Parts, serial: int, interval: int) -> None:
         self.size_bytes = size_bytes
@@ -47,6 +47,7 @@ class Block:
         self.serial = serial  #: allocations are numbered; the peak remembers how far the count was
         self.interval = interval  #: the run of one phase in which it was made
         self.reference: object = None
+        self.origin = ("", "", "")  #: path of the module, phase and operation that made it, if asked for
 
 
 @dataclass

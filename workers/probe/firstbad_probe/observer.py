@@ -61,6 +61,7 @@ class Observer:
             self.timeline,
             None if on_gpu else settings.capacity_bytes,
             follows_operations=not on_gpu,
+            lists=settings.lists_storages and not on_gpu,
         )
         self.ownership = Ownership(self.storages, self.scopes)
         self.batches = Batches()

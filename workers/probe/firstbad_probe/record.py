@@ -75,6 +75,12 @@ def write_record(
             "instants": observer.timeline.to_json(),
         },
     )
+    listed = observer.storages.listed()
+    if listed is not None:
+        write_json(
+            settings.directory / f"storages-{settings.rank}.json",
+            {"version": VERSION, "rank": settings.rank, **listed},
+        )
 
 
 def status_of(error: BaseException | None) -> str:

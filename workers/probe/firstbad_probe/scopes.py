@@ -24,6 +24,7 @@ BUILD, FORWARD, BACKWARD, STEP = "build", "forward", "backward", "step"
 _UNNUMBERED = 2**63
 
 _node = torch._C._current_autograd_node
+_records_gradients = torch.is_grad_enabled
 _next_number = torch._C._autograd._get_sequence_nr
 
 
@@ -104,8 +105,12 @@ class Scopes:
 
     @property
     def replaying(self) -> bool:
-        """A module runs its forward again inside backward (recompute)."""
-        return self.phase == BACKWARD and bool(self._stack)
+        """Forward runs again inside a node of backward (recompute).
+
+        Nothing else records gradients there: backward itself is not differentiated. What a
+        recomputed function does outside of every module is told so too.
+        """
+        return self.phase == BACKWARD and _records_gradients() and _node() is not None
 
     def here(self) -> Scope:
         """The scope of the operation that runs now."""

@@ -21,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firstbad_probe import live_bytes
 from firstbad_probe.components import IDLE, Scope, component_of_classes
+from firstbad_probe.inventory import Inventory
 from firstbad_probe.live_bytes import Block, LiveBytes, Parts
-from firstbad_probe.scopes import BUILD, FORWARD, Scopes
+from firstbad_probe.scopes import BACKWARD, BUILD, FORWARD, Scopes
 from firstbad_probe.timeline import Timeline
 
 _CATEGORY_OF_PHASE = {BUILD: live_bytes.TEMPORARY, FORWARD: live_bytes.ACTIVATIONS}
@@ -61,6 +62,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         capacity_bytes: int | None = None,
         *,
         follows_operations: bool = True,
+        lists: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.scopes = scopes
@@ -68,12 +70,15 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.capacity_bytes = capacity_bytes
         self._follows_operations = follows_operations
         self.live = LiveBytes()
+        self.inventory = Inventory(self.live) if lists else None
         self.refusal: Refusal | None = None
         self._blocks: dict[int, Block] = {}
         # Storages may die on any thread; the books are kept by the training thread alone.
         self._dead: deque[_Reference] = deque()
         self._resize = torch.UntypedStorage.resize_
         self._active = False
+        self._replaying = False
+        self._operation = ""  #: that runs now, where storages are listed
 
     def start(self) -> None:
         """From now on, on this thread, until the process ends or `stop`.
@@ -94,6 +99,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         scope = self.scopes.here()
+        if self.scopes.replaying is not self._replaying:
+            self._turn_replay()
+        if self.inventory is not None:
+            self._operation = str(func)
         out = func(*args, **kwargs) if kwargs else func(*args)
         if self.scopes.host_depth == 0:
             if func in _RESIZING:
@@ -119,8 +128,15 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if size_bytes:
                 self._add(storage, live_bytes.rounded(size_bytes), scope)
 
+    def _turn_replay(self) -> None:
+        """What a replay made and its backward still needs has been kept, as forward keeps it."""
+        self.settle()
+        self.live.interval += 1
+        self._replaying = not self._replaying
+
     def adopt(self, tensor: torch.Tensor) -> None:
         """Count a tensor that comes to the device without an operation (a batch, a parameter)."""
+        self._operation = ""
         self._see_storage(tensor, self.scopes.here())
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -136,7 +152,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if parts is None:
             if phase == BUILD:
                 scope, category = self._under_construction(scope)
-            elif self.scopes.replaying:
+            elif self._replaying:
                 category = live_bytes.ACTIVATIONS
             else:
                 category = _CATEGORY_OF_PHASE.get(phase, live_bytes.TEMPORARY)
@@ -149,7 +165,11 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reference.key = storage._cdata
         block.reference = reference
         self._blocks[storage._cdata] = block
+        if self.inventory is not None:
+            block.origin = (scope.path, phase, self._operation)
         if live.at_new_peak:
+            if self.inventory is not None:
+                self.inventory.peak_moved()
             live.remember_peak(step=self.scopes.step, phase=phase, instant=instant(scope, phase))
         self.timeline.see(self.scopes.step, phase, scope.path, live.total_bytes)
 
@@ -170,14 +190,26 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             reference = self._dead.popleft()
             block = self._blocks.get(reference.key)
             if block is not None and block.reference is reference:
-                del self._blocks[reference.key]
-                self.live.remove(block)
+                self._forget(reference.key, block)
+
+    def _forget(self, key: int, block: Block) -> None:
+        del self._blocks[key]
+        self.live.remove(block)
+        if self.inventory is not None:
+            self.inventory.died(block)
 
     def begin_phase(self, phase: str, ground: Scope) -> None:
         """What dies from here on has lived into another phase."""
         self.settle()
         self.live.interval += 1
+        if self.inventory is not None and phase == BACKWARD:
+            self.inventory.forward_ended(self._blocks.values())
         self.scopes.begin_phase(phase, ground)
+
+    def listed(self) -> dict[str, Any] | None:
+        """The storages one by one, where they were asked for."""
+        self.settle()
+        return None if self.inventory is None else self.inventory.to_json(self._blocks.values())
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         storage = _storage_of(tensor)
@@ -188,8 +220,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.settle()
         block = self.block_of(tensor)
         if block is not None:
-            del self._blocks[tensor.untyped_storage()._cdata]
-            self.live.remove(block)
+            self._forget(tensor.untyped_storage()._cdata, block)
 
     def label(self, tensor: torch.Tensor, component: str, category: str) -> None:
         """Write the tensor's whole storage to one cell, counting it if it was not yet."""
@@ -213,8 +244,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         block = self._blocks.get(storage._cdata)
         size_bytes = live_bytes.rounded(storage.nbytes())
         if block is not None and block.size_bytes != size_bytes:
-            del self._blocks[storage._cdata]
-            self.live.remove(block)
+            self._forget(storage._cdata, block)
             block = None
         if block is None and size_bytes and self.scopes.host_depth == 0:
             self._add(storage, size_bytes, self.scopes.here())
