@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bisection import narration
 from bisection.answers import AGREEING_TRIALS, Standing, best_answer, conclusion
 from bisection.criteria import CriterionKind
-from bisection.evidence import Evidence, JudgedEntry, Observation, gather
+from bisection.evidence import Evidence, JudgedEntry, gather
 from bisection.finding import Finding
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.levels import relevant_below
@@ -27,8 +27,8 @@ from bisection.posterior import VALUE_RATES, VERDICT_RATES, Posterior, update
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
-from bisection.spread import fit_spread
 from bisection.states import Line
+from bisection.values import Values
 
 #: Names of the two hypotheses under which no commit is to blame, in `Search.probabilities`.
 NO_CULPRIT = "no-culprit"
@@ -142,6 +142,11 @@ class Search:
             return tuple(chosen)
         return best_answer(self._standing, "No further trial can tell more.", "nothing-left-to-try")
 
+    @property
+    def standing(self) -> Standing:
+        """All that is known and believed after the ledger so far."""
+        return self._standing
+
     def answer_now(self, why: str, problem: str) -> Finding:
         """The best answer at this moment, for a caller who must stop: a deadline, a cancellation."""
         return best_answer(self._standing, why, problem)
@@ -228,27 +233,14 @@ class Search:
         belief that follows: near the limit a verdict alone would put noise into the wrong class.
         """
         seen = evidence.observations
-        groups = np.array([item.group for item in seen], dtype=np.int64)
-        bad = np.array([item.bad for item in seen], dtype=bool)
         if self.spec.criterion.kind is CriterionKind.CRASH:
-            return update(self._log_prior, groups, bad.astype(float), VERDICT_RATES)
-        distances = self._distances(seen)
-        posterior = update(self._log_prior, groups, _sureness(distances, groups, bad, bad), VALUE_RATES)
-        believed_bad = posterior.bad()[groups] > 0.5
-        return update(self._log_prior, groups, _sureness(distances, groups, bad, believed_bad), VALUE_RATES)
-
-    def _distances(self, seen: Sequence[Observation]) -> NDArray[np.float64]:
-        """(n,) distance of each value from its limit, positive where bad; NaN where there is no value."""
-        sign = -1.0 if self.spec.criterion.kind is CriterionKind.THROUGHPUT else 1.0
-        return np.array(
-            [
-                sign * (item.value - item.limit)
-                if item.value is not None and item.limit is not None
-                else np.nan
-                for item in seen
-            ],
-            dtype=float,
-        )
+            groups = np.array([item.group for item in seen], dtype=np.int64)
+            bad = np.array([item.bad for item in seen], dtype=float)
+            return update(self._log_prior, groups, bad, VERDICT_RATES)
+        values = Values.of(self.spec.criterion.kind, seen)
+        posterior = update(self._log_prior, values.groups, values.sureness(values.bad), VALUE_RATES)
+        believed_bad = posterior.bad()[values.groups] > 0.5
+        return update(self._log_prior, values.groups, values.sureness(believed_bad), VALUE_RATES)
 
     # -- what to try next ----------------------------------------------------------------------------------
 
@@ -372,19 +364,3 @@ def _numbered(keys: Sequence[str]) -> NDArray[np.int64]:
     """A number for each distinct key, from 1; 0 for an unknown environment, which costs nothing extra."""
     numbers = {"": 0}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-
-
-def _sureness(
-    distances: NDArray[np.float64],
-    groups: NDArray[np.int64],
-    bad: NDArray[np.bool_],
-    believed_bad: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """(n,) how surely each observation was on the bad side: its plain verdict where no value tells more."""
-    sure = bad.astype(float)
-    spread = fit_spread(distances, groups, believed_bad)
-    if spread is None:
-        return sure
-    # A trial that the allocator cut off has no value: it was at the bad level at least.
-    reached = np.where(np.isnan(distances), np.where(bad, spread.half, -spread.half), distances)
-    return np.asarray(1 / (1 + np.exp(-spread.log_odds(reached))))

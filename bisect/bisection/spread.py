@@ -36,8 +36,9 @@ class Spread:
     scale: float
     freedom: float
 
-    def log_odds(self, distances: Floats) -> Floats:
-        """log p(value | bad) - log p(value | good) of each distance.
+    def log_odds(self, distances: Floats, doubt: Floats | float = 0.0) -> Floats:
+        """log p(value | bad) - log p(value | good) of each distance. ``doubt`` is the variance, value by
+        value, that comes on top of the noise: of a worker's offset.
 
         Student-t densities around +half and -half:
         l(x) = (nu+1)/2 * [log(1 + ((x+h)/s)^2/nu) - log(1 + ((x-h)/s)^2/nu)].
@@ -45,14 +46,16 @@ class Spread:
         evidence for good, which the heavy tails would otherwise make of it.
         """
         size = np.abs(distances)
+        variance = self.scale**2 + doubt
         odds = np.maximum(
-            self._odds(np.minimum(size, self.half)), self._odds(np.minimum(size, 2 * self.half))
+            self._odds(np.minimum(size, self.half), variance),
+            self._odds(np.minimum(size, 2 * self.half), variance),
         )
         return np.sign(distances) * np.minimum(odds, LARGEST_LOG_ODDS)
 
-    def _odds(self, size: Floats) -> Floats:
-        from_good = ((size + self.half) / self.scale) ** 2 / self.freedom
-        from_bad = ((size - self.half) / self.scale) ** 2 / self.freedom
+    def _odds(self, size: Floats, variance: Floats | float) -> Floats:
+        from_good = (size + self.half) ** 2 / variance / self.freedom
+        from_bad = (size - self.half) ** 2 / variance / self.freedom
         return np.asarray((self.freedom + 1) / 2 * (np.log1p(from_good) - np.log1p(from_bad)))
 
 

@@ -1,0 +1,72 @@
+"""The measured values of a search: how far each lies from its limit, and how surely it is bad.
+
+Here observations become numbers: distances in the metric's unit, freed of what is the
+worker's and not the state's. `spread` has the noise, `worker_effect` the offsets, `steps`
+what the values tell of more than one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bisection.criteria import CriterionKind
+from bisection.evidence import Observation
+from bisection.spread import PRIOR_SCALE, fit_spread
+from bisection.worker_effect import worker_effect
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """All parallel, in order of arrival. A distance is positive on the bad side, NaN without a value."""
+
+    groups: NDArray[np.int64]
+    bad: Bools  #: by the plain verdict
+    distances: Floats  #: from the limit, without the worker's offset
+    offsets: Floats  #: of the worker, which was subtracted
+    doubt: Floats  #: variance of that offset
+
+    @classmethod
+    def of(cls, kind: CriterionKind, seen: Sequence[Observation]) -> Values:
+        sign = -1.0 if kind is CriterionKind.THROUGHPUT else 1.0
+        distances = np.array(
+            [
+                sign * (item.value - item.limit)
+                if item.value is not None and item.limit is not None
+                else np.nan
+                for item in seen
+            ],
+            dtype=float,
+        )
+        groups = np.array([item.group for item in seen], dtype=np.int64)
+        names = {name: number for number, name in enumerate(sorted({item.worker for item in seen}))}
+        known = np.abs(distances[np.isfinite(distances)])
+        guess = PRIOR_SCALE * float(np.median(known)) if len(known) else 0.0
+        effect = worker_effect(distances, groups, np.array([names[item.worker] for item in seen]), guess)
+        return cls(
+            groups=groups,
+            bad=np.array([item.bad for item in seen], dtype=bool),
+            distances=distances - effect.offsets,
+            offsets=effect.offsets,
+            doubt=effect.variances,
+        )
+
+    def sureness(self, believed_bad: Bools) -> Floats:
+        """(n,) how surely each observation was on the bad side: its plain verdict where no value tells more.
+
+        ``believed_bad`` says which of them belong to bad states.
+        """
+        sure = self.bad.astype(float)
+        spread = fit_spread(self.distances, self.groups, believed_bad)
+        if spread is None:
+            return sure
+        # A trial that the allocator cut off has no value: it was at the bad level at least.
+        at_least = np.where(self.bad, spread.half, -spread.half)
+        reached = np.where(np.isnan(self.distances), at_least, self.distances)
+        return np.asarray(1 / (1 + np.exp(-spread.log_odds(reached, self.doubt))))
