@@ -32,6 +32,20 @@ TOKENS, WIDTH, INNER = 64, 16, 32
 MATRIX = TOKENS * WIDTH * 4  #: bytes of [TOKENS, WIDTH] in single precision
 
 
+class Square(torch.autograd.Function):
+    """As fused kernels come: a function of its own, which saves its input."""
+
+    @staticmethod
+    def forward(ctx: Any, inner: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inner)
+        return inner * inner
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (inner,) = ctx.saved_tensors
+        return 2 * gradient * inner
+
+
 class Expert(torch.nn.Module):
     """Saves for backward: its input, the inner matrix, and its square (of INNER columns each)."""
 
@@ -258,6 +272,29 @@ def temporaries() -> dict[str, int]:
         return answer
 
 
+def replayed_group() -> dict[str, int]:
+    """Two blocks recomputed as one; each keeps what its own function saves and makes."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return Square.apply(self.linear(hidden))
+
+    model = torch.nn.Module()
+    model.vision_model = torch.nn.Sequential(Block(), Block())
+    with observed() as watch:
+        watch.take_model(model)
+        watch.start_step()
+        watch.storages.begin_phase(FORWARD, LOSS)
+        hidden = torch.zeros(TOKENS, WIDTH, requires_grad=True)
+        checkpoint(model.vision_model, hidden, use_reentrant=True).sum().backward()
+        watch.storages.begin_phase(STEP, LOSS)
+        return cells(watch, peak=True)
+
+
 def optimizer_states() -> dict[str, Any]:
     torch.manual_seed(0)
     with observed() as watch:
@@ -394,6 +431,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "not reentrant": lambda: activations_by_component("not reentrant"),
     "listed": listed_storages,
     "temporaries": temporaries,
+    "replayed group": replayed_group,
     "optimizer": optimizer_states,
     "refused in build": lambda: refusal(4 * 1024),
     "refused in forward": lambda: refusal(64 * 1024),

@@ -81,6 +81,13 @@ def test_what_recompute_makes_again_belongs_to_its_module(scene: Scene, how: str
     assert "runtime temporary" not in peak
 
 
+def test_what_a_replayed_group_keeps_for_its_earlier_blocks_is_kept_like_any_activation(scene: Scene) -> None:
+    """Also what functions of their own make, as fused kernels do."""
+    peak = scene("replayed group")
+    assert peak["vision activations"] == 2 * 2 * MATRIX  # of each block the product and its square
+    assert peak["vision temporary"] == 2 * MATRIX
+
+
 def test_backward_belongs_to_the_module_that_made_the_node(scene: Scene) -> None:
     kept = scene("kept")
     assert kept["instant"] == "language_model.decoder.1.mlp.experts backward"

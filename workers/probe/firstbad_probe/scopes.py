@@ -25,6 +25,7 @@ _UNNUMBERED = 2**63
 
 _node = torch._C._current_autograd_node
 _records_gradients = torch.is_grad_enabled
+_forward_mode = torch._C._is_fwd_grad_enabled
 _next_number = torch._C._autograd._get_sequence_nr
 
 
@@ -105,12 +106,15 @@ class Scopes:
 
     @property
     def replaying(self) -> bool:
-        """Forward runs again inside a node of backward (recompute).
+        """Forward runs again inside a node of backward (recompute), within a module or outside of all.
 
-        Nothing else records gradients there: backward itself is not differentiated. What a
-        recomputed function does outside of every module is told so too.
+        Nothing else records gradients there: backward itself is not differentiated. A custom function's
+        forward does not record them either, but switches the other kind (forward mode) off too,
+        which backward leaves on.
         """
-        return self.phase == BACKWARD and _records_gradients() and _node() is not None
+        if self.phase != BACKWARD or _node() is None:
+            return False
+        return _records_gradients() or not _forward_mode()
 
     def here(self) -> Scope:
         """The scope of the operation that runs now."""
