@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bisection.attribution import ModelDelta, attribute, is_partial, is_truncated
+from bisection.belief_history import belief_histories
 from bisection.commit_record import (
     any_bad,
     best_measurement,
@@ -32,6 +33,7 @@ from bisection.measurement import Measurement, Outcome
 from bisection.regression import Regression, RegressionKind
 from bisection.report_parts import (
     Asked,
+    BeliefHistory,
     DiffSummary,
     FileChange,
     Link,
@@ -115,6 +117,7 @@ class CulpritReport:
     remedies: tuple[RemedyRow, ...] = ()
     trials: tuple[TrialRow, ...] = ()
     posterior: Posterior = Posterior()
+    history: tuple[BeliefHistory, ...] = ()  #: of the belief, a level each, outermost first
     memory: MemoryPicture | None = None
     time: TimePicture | None = None
     way_back: tuple[Recipe, ...] = ()
@@ -173,7 +176,10 @@ def build_report(
     found = finding.kind is FindingKind.FOUND
     culprit = commits[0] if found else None
     parent = commit_in(spec.range, finding.parent) if found and finding.parent else None
-    trials = tuple(trial_row(spec, entry) for entry in ledger)
+    history, effects = belief_histories(spec, ledger, {commit.hash for commit in commits})
+    trials = tuple(
+        replace(trial_row(spec, entry), changed=effects.get(entry.sequence, "")) for entry in ledger
+    )
     verdicts = commit_verdicts(spec, ledger)
     subject = Subject(
         bisection=evidence.bisection,
@@ -225,6 +231,7 @@ def build_report(
         posterior=_posterior(spec.range, evidence.posterior)
         if commits or finding.kind is not FindingKind.SET
         else Posterior(),
+        history=history,
         memory=memory,
         time=time,
         way_back=way_back(

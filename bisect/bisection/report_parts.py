@@ -120,7 +120,7 @@ class TrialRow:
     position: int | None  #: of its commit in the range, from 0; None outside
     purpose: Purpose
     attempt: int
-    why: str
+    why: str  #: it was chosen
     outcome: Outcome
     verdict: Verdict
     reason: str
@@ -136,6 +136,7 @@ class TrialRow:
     images: int = 0
     notes: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
+    changed: str = ""  #: what it changed in the belief, in words
 
     @property
     def is_plain(self) -> bool:
@@ -157,6 +158,35 @@ class Posterior:
 
     commits: tuple[Suspicion, ...] = ()  #: in the order of the range
     others: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeliefRow:
+    """The belief over a range at one moment, in thousandths: small enough to keep one for every trial."""
+
+    sequence: int | None  #: of the trial that led here; None: before the first
+    position: int | None  #: of the tried step in the level's range, from 0
+    mass: tuple[int, ...]  #: on the steps after the first, neighbours together where there are over 120
+    no_culprit: int
+    good_end_is_bad: int
+    suspects: int  #: the fewest steps that hold 95 % of the belief in steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeliefHistory:
+    """The belief over one level's range before the first trial and after each trial of it.
+
+    Column ``k`` of the C in ``mass`` holds the steps i = 1, 2, .. with (i - 1) * C // (steps - 1) == k.
+    """
+
+    level: int  #: 0: the range that was asked about
+    title: str
+    first: str  #: what its good end is called
+    last: str
+    steps: int  #: length of its range, both ends included
+    named: tuple[int, ...]  #: positions of the steps that were named as the answer of this level
+    start: BeliefRow
+    rows: tuple[BeliefRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

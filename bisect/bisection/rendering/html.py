@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -20,19 +22,19 @@ from bisection.finding import FindingKind
 from bisection.quantities import show_bytes
 from bisection.regression import RegressionKind
 from bisection.rendering import remedy_words, wording
+from bisection.rendering.belief_pictures import belief_map
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.memory_pictures import memory_bars, time_bars
 from bisection.rendering.step_pictures import step_lines
 from bisection.rendering.svg import NARROW, WIDE, stylesheet
-from bisection.rendering.trial_pictures import posterior_bars, timeline
+from bisection.rendering.trial_pictures import posterior_bars
 from bisection.report import CulpritReport
-from bisection.report_parts import RemedyRow
+from bisection.report_parts import BeliefHistory, RemedyRow
 
-_PICTURES = {
+_PICTURES: dict[str, Callable[..., str]] = {
     "memory": memory_bars,
     "time": time_bars,
     "steps": step_lines,
-    "timeline": timeline,
     "posterior": posterior_bars,
 }
 
@@ -62,6 +64,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
     """The whole page. ``documentation`` is the URL of docs/; without it pages are only named."""
     growth = wording.growth_rows(report)
     throughput = report.regression is not None and report.regression.kind is RegressionKind.THROUGHPUT
+    maps = {f"timeline{level.level or ''}": _map_of(level) for level in report.history}
     pictures = {
         name: (
             Markup(draw(report, width=WIDE, suffix="-wide")),
@@ -69,7 +72,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
         )
         if draw(report)
         else None
-        for name, draw in _PICTURES.items()
+        for name, draw in (_PICTURES | maps).items()
     }
     page: str = (
         _environment()
@@ -86,6 +89,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             no_replay=wording.no_replay(report),
             facts=wording.facts(report),
             pictures=pictures,
+            maps=list(maps),
             throughput_first=throughput,
             growth=growth,
             total=wording.total_row(report),
@@ -108,6 +112,15 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
         )
     )
     return re.sub(r"\n{2,}", "\n", page)
+
+
+def _map_of(level: BeliefHistory) -> Callable[..., str]:
+    """A picture like those of `_PICTURES`."""
+
+    def draw(report: CulpritReport, **size: Any) -> str:
+        return belief_map(report, level, **size)
+
+    return draw
 
 
 def content_security_policy() -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import code_block, code_span, markup, prose
-from bisection.rendering.text_pictures import growth_picture, timeline_picture
+from bisection.rendering.text_pictures import growth_picture, timeline_pictures
 from bisection.report import CulpritReport
 from bisection.way_back import Recipe
 
@@ -203,13 +203,14 @@ def _trials(report: CulpritReport, most: int) -> list[str]:
                 f"{words.sign} {words.verdict}",
                 words.value,
                 f"{code_span(words.reason, in_table=True)}<br>{prose(words.purpose)}: "
-                f"{code_span(words.why, in_table=True)}; {words.details}{where}",
+                f"{code_span(words.why, in_table=True)}; {words.details}{where}"
+                + (f"<br>then: {code_span(words.changed, in_table=True)}" if words.changed else ""),
             )
         )
     left_out = len(report.trials) - len(rows)
     shares = wording.suspicion_lines(report)
     inner = [
-        code_block(timeline_picture(report), language="text") if timeline_picture(report) else "",
+        *(code_block(picture, language="text") for picture in timeline_pictures(report)),
         _table(("trial", "commit", "verdict", "measured", "evidence"), rows) if rows else "",
         wording.trials_left_out(left_out),
         "**Belief after the last trial**\n\n" + code_block("\n".join(shares), language="text")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from bisection.quantities import counted
 from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import terminal_safe, visible
-from bisection.rendering.text_pictures import growth_picture, timeline_picture
+from bisection.rendering.text_pictures import growth_picture, timeline_pictures
 from bisection.report import CulpritReport
 from bisection.way_back import Recipe
 
@@ -147,8 +147,7 @@ def _trials(report: CulpritReport, columns: int) -> Iterable[str]:
     if not report.trials:
         return
     yield from _heading(f"THE EVIDENCE: {wording.trials_words(report).upper()}", wording.stamp(report))
-    picture = timeline_picture(report, columns=columns)
-    if picture:
+    for picture in timeline_pictures(report, columns=columns):
         yield picture
         yield ""
     for row in report.trials:
@@ -159,6 +158,10 @@ def _trials(report: CulpritReport, columns: int) -> Iterable[str]:
             indent=23,
         )
         yield from _wrap(f"{'':23}{words.reason} ({words.purpose}; {words.details})", columns, indent=23)
+        if words.why:
+            yield from _wrap(f"{'':23}Why: {visible(words.why)}", columns, indent=23)
+        if words.changed:
+            yield from _wrap(f"{'':23}Then: {visible(words.changed)}", columns, indent=23)
     shares = wording.suspicion_lines(report)
     if shares:
         yield ""

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bisection.criteria import Verdict
-from bisection.quantities import show_bytes
+from bisection.quantities import counted, show_bytes
 from bisection.regression import RegressionKind
+from bisection.rendering.belief_scale import spans
+from bisection.rendering.escaping import visible
 from bisection.rendering.wording import ACTIVITY_NAMES, COMPONENT_NAMES, VERDICT_SIGNS, sides
 from bisection.report import CulpritReport
+from bisection.report_parts import BeliefHistory, BeliefRow
 from memory_models.breakdown import Activity, Component
 
 _COMPONENT_LETTERS = dict(zip(Component, "VPDXLR", strict=True))
@@ -86,25 +89,47 @@ def _bars(
     return "\n".join([*lines, "  ".join(f"{letter} {names[letter]}" for letter in used)])
 
 
-def timeline_picture(report: CulpritReport, *, columns: int = 76) -> str:
-    """A row a trial, a column a commit (or a few); "" if nothing was tried."""
-    rows = [row for row in report.trials if row.position is not None]
-    count = len(report.commits)
-    if not rows or count < 2:
+#: A letter for each shade of `belief_scale`, from none on.
+_SPARKS = "·▁▂▃▅▆█"
+
+
+def timeline_pictures(report: CulpritReport, *, columns: int = 76) -> list[str]:
+    """A picture a level: a line a trial, a column a step (or a few), belief as the height of blocks."""
+    return [picture for history in report.history if (picture := _timeline(report, history, columns))]
+
+
+def _timeline(report: CulpritReport, history: BeliefHistory, columns: int) -> str:
+    trials = {row.sequence: row for row in report.trials}
+    rows = [(row, trials[row.sequence]) for row in history.rows if row.sequence in trials]
+    if not rows or history.steps < 2:
         return ""
-    room = min(columns - 6, count)
-    culprits = {commit.hash for commit in report.suspects}
-    marked = {_column(i, count, room) for i, commit in enumerate(report.commits) if commit.hash in culprits}
-    lines = ["trial " + "".join("v" if column in marked else " " for column in range(room)).rstrip()]
-    for row in rows:
-        assert row.position is not None  # kept above
-        at = _column(row.position, count, room)
-        line = "".join(VERDICT_SIGNS[row.verdict] if column == at else "·" for column in range(room))
-        lines.append(f"{row.sequence + 1:>4}  {line}")
-    seen = [verdict for verdict in Verdict if any(row.verdict is verdict for row in rows)]
+    room = min(columns - 20, history.steps)
+    marked = {_column(position, history.steps, room) for position in history.named}
+    title = [f"inside {visible(history.title, limit=60)}"] if history.level else []
+    lines = [*title, "trial " + "".join("v" if column in marked else " " for column in range(room)).rstrip()]
+    if not report.nothing_known:
+        lines.append(f"   0  {_sparks(history, history.start, room)}")
+    for row, trial in rows:
+        line = "·" * room if report.nothing_known else _sparks(history, row, room)
+        at = _column(row.position or 0, history.steps, room)
+        left = "" if report.nothing_known else f"  {counted(row.suspects, 'suspect')}"
+        lines.append(
+            f"{trial.sequence + 1:>4}  {line[:at]}{VERDICT_SIGNS[trial.verdict]}{line[at + 1 :]}{left}"
+        )
+    seen = [verdict for verdict in Verdict if any(trial.verdict is verdict for _, trial in rows)]
     signs = "  ".join(f"{VERDICT_SIGNS[verdict]} {verdict}" for verdict in seen)
-    suspects = "  v suspected" if len(marked) > 1 else "  v first bad commit" if marked else ""
-    return "\n".join([*lines, f"      {signs}{suspects}; good end left, bad end right"])
+    named = "  v suspected" if len(marked) > 1 else "  v answer" if marked else ""
+    blocks = "" if report.nothing_known else "; the taller a block, the likelier that it began there"
+    return "\n".join([*lines, f"      {signs}{named}", f"      good end left, bad end right{blocks}"])
+
+
+def _sparks(history: BeliefHistory, row: BeliefRow, room: int) -> str:
+    shades = [0] * room
+    for span in spans(history, row):
+        for position in range(span.first, span.last + 1):
+            column = _column(position, history.steps, room)
+            shades[column] = max(shades[column], span.shade)
+    return "".join(_SPARKS[depth] for depth in shades)
 
 
 def _column(position: int, count: int, room: int) -> int:

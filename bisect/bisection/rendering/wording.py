@@ -339,7 +339,7 @@ def changes_left_out(report: CulpritReport) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialWords:
-    """One trial in words. ``commit`` and ``reason`` hold what strangers wrote."""
+    """One trial in words. ``commit``, ``reason``, ``why`` and ``changed`` hold what strangers wrote."""
 
     number: str
     commit: str
@@ -351,6 +351,7 @@ class TrialWords:
     value: str
     purpose: str
     why: str
+    changed: str
     where: str
     details: str
 
@@ -380,6 +381,7 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         value=value,
         purpose=PURPOSE_WORDS[row.purpose],
         why=row.why,
+        changed=row.changed,
         where=" on ".join(part for part in (row.worker, row.hardware or row.device) if part),
         details=", ".join(details),
     )

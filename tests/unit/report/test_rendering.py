@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 
 from bisection.finding import Finding, FindingKind
 from bisection.quantities import show_bytes
+from bisection.rendering.belief_pictures import timeline
 from bisection.rendering.escaping import code_span, markup, prose, terminal_safe, visible
 from bisection.rendering.html import content_security_policy, render_html
 from bisection.rendering.markdown import LONGEST_COMMENT, render_markdown
@@ -25,7 +26,7 @@ from bisection.rendering.memory_pictures import memory_bars, time_bars
 from bisection.rendering.step_pictures import step_lines
 from bisection.rendering.svg import NARROW, WIDE, standalone, ticks
 from bisection.rendering.terminal import render_text
-from bisection.rendering.trial_pictures import posterior_bars, timeline
+from bisection.rendering.trial_pictures import posterior_bars
 from bisection.rendering.wording import growth_rows, moment, sentence
 from bisection.report import RETENTION_NOTE, CulpritReport, Evidence, build_report, rejected_report
 from bisection.way_back import RevertOutcome
@@ -315,13 +316,34 @@ def test_the_bars_are_as_long_as_the_bytes() -> None:
     assert ratio == pytest.approx(expected, rel=0.005)
 
 
-def test_the_timeline_has_one_mark_for_every_trial_of_the_range() -> None:
+def test_the_timeline_has_one_mark_for_every_trial_of_the_range_and_none_for_the_revert() -> None:
     report = REPORTS["experts"]
     root = ElementTree.fromstring(timeline(report))
     tips = [
         t.text or "" for t in root.iter() if t.tag.endswith("title") and (t.text or "").startswith("trial ")
     ]
-    assert len(tips) == len(report.trials)
+    assert len(tips) == sum(row.is_plain for row in report.trials) == len(report.trials) - 1
+
+
+def test_the_last_row_of_the_timeline_is_darkest_at_the_answer() -> None:
+    report = REPORTS["experts"]
+    tips = [t.text or "" for t in ElementTree.fromstring(timeline(report)).iter() if t.tag.endswith("title")]
+    assert [tip for tip in tips if tip.startswith("after trial 14:")][-1].endswith("% in step 17")
+    lines = render_text(report).splitlines()
+    (answer,) = (line for line in lines if line.startswith("trial "))
+    (last,) = (line for line in lines if line.startswith("  14  "))
+    assert last[answer.index("v")] == "█"
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_text])
+def test_every_format_tells_why_a_trial_was_chosen_and_what_it_changed(
+    render: Callable[[CulpritReport], str],
+) -> None:
+    text = re.sub(r"\s+", " ", render(REPORTS["experts"]))
+    for row in REPORTS["experts"].trials[:-1]:
+        assert row.why in text or row.why in text.replace("`", "")
+        assert row.changed
+        assert row.changed in text
 
 
 def test_long_ranges_and_many_trials_still_fit_a_comment_and_a_screen() -> None:

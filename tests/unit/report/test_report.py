@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from bisection.commit_record import commit_verdicts, compared_commits
 from bisection.commits import Commit, CommitRange
 from bisection.criteria import Criterion, CriterionKind, Verdict
 from bisection.finding import Finding, FindingKind
+from bisection.ledger import LedgerEntry
 from bisection.regression import Origin, RegressionKind
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
 from bisection.report_parts import Asked, PinChange, PinKind, Posterior
@@ -197,11 +198,16 @@ def with_twins(line: CommitRange, *pairs: tuple[int, int]) -> CommitRange:
     return CommitRange(commits=tuple(rows))
 
 
+def renumbered(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+    """What is left of a ledger, as a ledger of its own."""
+    return tuple(replace(entry, sequence=n) for n, entry in enumerate(entries))
+
+
 def test_a_parent_that_was_measured_as_another_commit_of_its_state_counts() -> None:
     sample = samples.experts()
     # The parent, 16, is the state of 15; only 15 was tried.
     line = with_twins(sample.spec.range, (15, 16))
-    tried = tuple(e for e in sample.ledger if e.trial.state.commit != line.commits[16].hash)
+    tried = renumbered(e for e in sample.ledger if e.trial.state.commit != line.commits[16].hash)
     spec = replace(sample.spec, range=line)
     assert commit_verdicts(spec, tried)[line.commits[16].hash] is Verdict.GOOD
     report = build_report(spec, tried, sample.finding, sample.evidence)
@@ -243,7 +249,7 @@ def test_a_changed_threshold_changes_the_verdicts_without_a_new_trial() -> None:
     sample = samples.experts()
     lenient = Criterion(kind=CriterionKind.PEAK_MEMORY, threshold=500.0 * MIB)
     before = {row.verdict for row in built(sample).trials}
-    rows = [e for e in sample.ledger if e.measurement.oom is None]
+    rows = renumbered(e for e in sample.ledger if e.measurement.oom is None)
     spec = replace(sample.spec, criterion=lenient)
     after = {row.verdict for row in build_report(spec, rows, sample.finding, sample.evidence).trials}
     assert Verdict.BAD in before
