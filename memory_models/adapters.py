@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memory_models.breakdown import Component
-from memory_models.job import Adapters, TrainingJob
+from memory_models.choices import HasMicroBatch, HasStates
+from memory_models.job import Adapters
 from memory_models.shapes import AttentionShape, FeedForward, Layer, Mixer
 from memory_models.tensors import Kept
 
@@ -25,7 +26,7 @@ _LINEARS = {
 }
 
 
-def inputs_kept(job: TrainingJob, layer: Layer, tensor: Kept) -> tuple[Kept, ...]:
+def inputs_kept(job: HasMicroBatch, layer: Layer, tensor: Kept) -> tuple[Kept, ...]:
     """What stays of a tensor that only a frozen weight's gradient needs: the input of an adapter does."""
     adapters, linear = job.adapters, _LINEARS.get(tensor.tensor)
     if adapters is None or linear not in adapters.targets:
@@ -44,11 +45,11 @@ def inputs_kept(job: TrainingJob, layer: Layer, tensor: Kept) -> tuple[Kept, ...
     )
 
 
-def _low_rank_bytes(job: TrainingJob, adapters: Adapters) -> int:
+def _low_rank_bytes(job: HasMicroBatch, adapters: Adapters) -> int:
     return job.precision.activation_bytes * job.tokens * adapters.rank
 
 
-def adapter_elements(job: TrainingJob, layer: Layer) -> Iterator[tuple[Component, str, int, bool]]:
+def adapter_elements(job: HasStates, layer: Layer) -> Iterator[tuple[Component, str, int, bool]]:
     """(component, name, elements of the whole layer's adapters, whether they belong to routed experts)."""
     adapters, text = job.adapters, job.text
     if adapters is None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memory_models.breakdown import Component
-from memory_models.job import Backend, TrainingJob
+from memory_models.choices import HasMicroBatch
+from memory_models.job import Backend
 from memory_models.shapes import (
     AttentionShape,
     FeedForward,
@@ -28,7 +29,7 @@ from memory_models.tensors import Kept
 D = Component.DECODER
 
 
-def mixer_tensors(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
+def mixer_tensors(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
     """What the token mixer of a layer keeps for one micro-batch."""
     if layer.mixer is Mixer.NONE:
         return ()
@@ -45,12 +46,12 @@ def mixer_tensors(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
     return tuple(kept)
 
 
-def expert_norm_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+def expert_norm_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """Norm and residual of an expert layer: the norm is a module of its own, so recompute can drop it."""
     return (*_norm(job, "feed-forward", separate=True), *_bias_dropout_add(job, "feed-forward"))
 
 
-def dense_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+def dense_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """What a dense feed-forward part keeps for one micro-batch."""
     a, width = job.precision.activation_bytes, job.text.feed_forward_size // job.layout.tensor
     inner = job.text.activation.gated + 1
@@ -62,12 +63,12 @@ def dense_tensors(job: TrainingJob) -> tuple[Kept, ...]:
     )
 
 
-def _gemm_input(job: TrainingJob) -> int:
+def _gemm_input(job: HasMicroBatch) -> int:
     """Bytes of an element that only a GEMM needs in backward: fp8 keeps its quantised copy."""
     return 1 if job.precision.fp8 else job.precision.activation_bytes
 
 
-def _norm(job: TrainingJob, part: str, *, separate: bool) -> Iterator[Kept]:
+def _norm(job: HasMicroBatch, part: str, *, separate: bool) -> Iterator[Kept]:
     """The norm before a mixer or feed-forward part: its input (the residual stream) and its output.
 
     Where the norm is fused into the linear layer (not ``separate``), recomputing it saves nothing.
@@ -82,12 +83,12 @@ def _norm(job: TrainingJob, part: str, *, separate: bool) -> Iterator[Kept]:
     yield Kept(D, f"{part} norm statistics", f"{statistics}*n", statistics * n)
 
 
-def _bias_dropout_add(job: TrainingJob, part: str) -> Iterator[Kept]:
+def _bias_dropout_add(job: HasMicroBatch, part: str) -> Iterator[Kept]:
     if job.hidden_dropout > 0:
         yield Kept(D, f"{part} dropout mask", "n*h", job.residual_tokens * job.text.hidden_size)
 
 
-def _grouped_attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept]:
+def _grouped_attention(job: HasMicroBatch, shape: AttentionShape) -> Iterator[Kept]:
     a, tokens, tensor = job.precision.activation_bytes, job.tokens, job.layout.tensor
     query, key = shape.query_size // tensor, max(shape.key_size // tensor, shape.head_size)
     gate = query if shape.output_gate else 0
@@ -103,7 +104,7 @@ def _grouped_attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept
         yield Kept(D, "gated attention output", "a*N*nh*d/t", a * tokens * query)
 
 
-def _core_attention(job: TrainingJob, heads: int, width: int) -> Iterator[Kept]:
+def _core_attention(job: HasMicroBatch, heads: int, width: int) -> Iterator[Kept]:
     """Scores, or with flash attention their log-sum-exp; then the output, which the projection reads."""
     a, tokens, heads = job.precision.activation_bytes, job.tokens, heads // job.layout.tensor
     if job.attention is not Backend.UNFUSED:
@@ -127,7 +128,7 @@ def _core_attention(job: TrainingJob, heads: int, width: int) -> Iterator[Kept]:
     yield Kept(D, "attention output", "a*N*nh*d/t", output, "", not needed_by_kernel, "attn_proj")
 
 
-def _latent_attention(job: TrainingJob, shape: LatentAttentionShape) -> Iterator[Kept]:
+def _latent_attention(job: HasMicroBatch, shape: LatentAttentionShape) -> Iterator[Kept]:
     """MLA: low-rank inputs, their norms, and the expanded queries, keys and values."""
     a, tokens, n = job.precision.activation_bytes, job.tokens, job.residual_tokens
     heads = shape.heads // job.layout.tensor
@@ -152,7 +153,7 @@ def _latent_attention(job: TrainingJob, shape: LatentAttentionShape) -> Iterator
     yield from _core_attention(job, shape.heads, shape.output_size // job.layout.tensor)
 
 
-def _mamba(job: TrainingJob) -> Iterator[Kept]:
+def _mamba(job: HasMicroBatch) -> Iterator[Kept]:
     """Mamba-2: the in-projection feeds one fused kernel that keeps it; the gated norm keeps its input."""
     shape = job.text.mamba
     assert isinstance(shape, MambaShape)
@@ -172,7 +173,7 @@ def _mamba(job: TrainingJob) -> Iterator[Kept]:
     yield Kept(D, "Mamba step sizes", "4*N*nh/t", 4 * tokens * heads)
 
 
-def _gated_delta(job: TrainingJob) -> Iterator[Kept]:
+def _gated_delta(job: HasMicroBatch) -> Iterator[Kept]:
     """Gated delta rule: projections, convolved copies, and what the rule itself keeps."""
     shape = job.text.gated_delta
     assert isinstance(shape, GatedDeltaShape)
@@ -196,7 +197,7 @@ def _gated_delta(job: TrainingJob) -> Iterator[Kept]:
     yield Kept(D, "delta rule, scores in chunks", "6*4*N*nv*64/t", 24 * tokens * heads * chunk)
 
 
-def mixer_backward_bytes(job: TrainingJob, layer: Layer) -> int:
+def mixer_backward_bytes(job: HasMicroBatch, layer: Layer) -> int:
     """Gradients alive at once in the mixer's backward, at its widest point.
 
     The gradient of the stream, twice, and of the widest inner tensors; the kept tensors that
@@ -222,7 +223,7 @@ def mixer_backward_bytes(job: TrainingJob, layer: Layer) -> int:
     return 2 * stream + inner
 
 
-def dense_backward_bytes(job: TrainingJob, layer: Layer) -> int:
+def dense_backward_bytes(job: HasMicroBatch, layer: Layer) -> int:
     """Gradients alive at once in a dense part's backward: of the stream (twice), activation and fc1."""
     a = job.precision.activation_bytes
     stream = 2 * a * job.residual_tokens * job.text.hidden_size

@@ -5,18 +5,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import hypot
 from typing import Any
 
 from memory_models.breakdown import MemoryBreakdown
 from memory_models.calibration import DEFAULT, Band, Calibration
+from memory_models.choices import holding, micro_batch
 from memory_models.distributions import HIGH, LOW, Unknowns
 from memory_models.graph_pools import warm_up_bytes
-from memory_models.instants import stage_instants
+from memory_models.instants import Stage
 from memory_models.job import Capture, Implementation, Sharding, TrainingJob
-from memory_models.runtime import outside_bytes
+from memory_models.pipeline import flights
+from memory_models.placement import places
+from memory_models.runtime import fitted_parts, outside_bytes
 from memory_models.shapes import Mixer
+from memory_models.stages import StageMemory, stage_memory
 from memory_models.tensors import Instant, Part
 
 
@@ -25,10 +31,21 @@ class RankEstimate:
     """One pipeline stage; all ranks of a stage are alike but for the data they see."""
 
     stage: int
-    instants: tuple[Instant, ...]  #: the widest first
+    memory: StageMemory = field(repr=False)
     fragmentation_bytes: int  #: reserved minus allocated, outside the breakdown
     context_bytes: int  #: CUDA context and NCCL, outside the allocator
-    band: Band  #: of 90 %, for the allocated bytes
+    job: TrainingJob = field(repr=False)
+    calibration: Calibration = field(repr=False)
+
+    @cached_property
+    def instants(self) -> tuple[Instant, ...]:
+        """The widest first, each with every part named."""
+        return self.memory.instants()
+
+    @cached_property
+    def band(self) -> Band:
+        """Of 90 %, for the allocated bytes."""
+        return _band_with_unknowns(self.job, self.stage, self.allocated_bytes, self.calibration)
 
     @property
     def peak(self) -> Instant:
@@ -51,7 +68,7 @@ class RankEstimate:
     @property
     def allocated_bytes(self) -> int:
         """What the allocator reports as its peak."""
-        return self.peak.total_bytes
+        return self.memory.peak_bytes
 
     @property
     def device_bytes(self) -> int:
@@ -89,7 +106,7 @@ class Estimate:
 
     ranks: tuple[RankEstimate, ...]  #: one for each pipeline stage, in order
 
-    @property
+    @cached_property
     def worst(self) -> RankEstimate:
         """The stage that needs most of its card."""
         return max(self.ranks, key=lambda rank: rank.device_bytes)
@@ -108,21 +125,39 @@ class Estimate:
 
 def estimate_rank(job: TrainingJob, stage: int, calibration: Calibration = DEFAULT) -> RankEstimate:
     """The estimate of one pipeline stage. Raises ValueError where the job cannot be laid out."""
-    instants = stage_instants(job, stage, calibration)
-    fragmentation, context = outside_bytes(job, instants[0].total_bytes, calibration)
-    fragmentation += warm_up_bytes(job, instants[0].parts)
-    return RankEstimate(
-        stage=stage,
-        instants=instants,
-        fragmentation_bytes=fragmentation,
-        context_bytes=context,
-        band=_band_with_unknowns(job, stage, instants[0].total_bytes, calibration),
-    )
+    return next(_ranks(job, range(stage, stage + 1), calibration))
+
+
+def _ranks(job: TrainingJob, stages: range, calibration: Calibration) -> Iterator[RankEstimate]:
+    layout, held, micro = job.layout, holding(job), micro_batch(job)
+    chunks, fitted = places(job.text, layout), fitted_parts(job, calibration)
+    for stage in stages:
+        moments = flights(
+            stages=layout.pipeline,
+            rank=stage,
+            chunks=len(chunks[stage]),
+            microbatches=job.microbatches,
+            group=layout.microbatch_group or layout.pipeline,
+            overlap=job.routing.exchange_overlap,
+        )
+        neighbours = (stage > 0) + (stage < layout.pipeline - 1)
+        memory = stage_memory(held, micro, Stage(chunks[stage], moments, neighbours), fitted)
+        fragmentation, context = outside_bytes(job, memory.peak_bytes, calibration)
+        if job.graphs.capture is Capture.FULL_ITERATION:
+            fragmentation += warm_up_bytes(memory.instants()[0].parts)
+        yield RankEstimate(
+            stage=stage,
+            memory=memory,
+            fragmentation_bytes=fragmentation,
+            context_bytes=context,
+            job=job,
+            calibration=calibration,
+        )
 
 
 def rarely_measured(job: TrainingJob) -> bool:
     """Whether the job uses what few measured runs did, so that its estimate is less sure."""
-    mixers = {layer.mixer for layer in job.text.layers}
+    mixers = {layer.mixer for layer in job.text.kinds}
     return (
         job.precision.fp8
         or job.sharding is not Sharding.NONE
@@ -153,7 +188,7 @@ def _band_with_unknowns(job: TrainingJob, stage: int, peak_bytes: int, calibrati
         return band
     ends = []
     for share, known in ((LOW, band.low), (HIGH, band.high)):
-        peak = stage_instants(_at(job, share), stage, calibration)[0].total_bytes
+        peak = estimate_rank(_at(job, share), stage, calibration).allocated_bytes
         ends.append((peak / peak_bytes - 1, known - 1))
     (low, below), (high, above) = ends
     return Band(low=max(0.0, 1 - hypot(min(low, 0), below)), high=1 + hypot(max(high, 0), above))
@@ -175,6 +210,4 @@ def estimate(job: TrainingJob, calibration: Calibration = DEFAULT) -> Estimate:
 
     Raises ValueError where a size does not divide over its ranks, as the real code would refuse.
     """
-    return Estimate(
-        ranks=tuple(estimate_rank(job, stage, calibration) for stage in range(job.layout.pipeline))
-    )
+    return Estimate(ranks=tuple(_ranks(job, range(job.layout.pipeline), calibration)))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 from memory_models.breakdown import Component
-from memory_models.job import Dispatcher, TrainingJob
+from memory_models.choices import HasMicroBatch
+from memory_models.job import Dispatcher
 from memory_models.shapes import Activation, ExpertsShape
 from memory_models.tensors import Kept
 from memory_models.upstream import Change
@@ -18,7 +19,7 @@ from memory_models.upstream import Change
 E = Component.EXPERTS
 
 
-def routed_rows(job: TrainingJob) -> int:
+def routed_rows(job: HasMicroBatch) -> int:
     """Rows that the experts of this rank work on, for one micro-batch and layer (R).
 
     Dropless: n*k*etp times the load factor. With a capacity factor, padding makes it exact
@@ -38,12 +39,12 @@ def routed_rows(job: TrainingJob) -> int:
     return full if routing.pad_to_capacity else min(full, math.ceil(balanced * imbalance))
 
 
-def _shape(job: TrainingJob) -> ExpertsShape:
+def _shape(job: HasMicroBatch) -> ExpertsShape:
     assert job.text.experts is not None
     return job.text.experts
 
 
-def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+def expert_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """What router, dispatch, routed and shared experts of one layer keep for one micro-batch."""
     experts, a = _shape(job), job.precision.activation_bytes
     n, rows = job.residual_tokens, routed_rows(job)
@@ -99,7 +100,7 @@ def expert_tensors(job: TrainingJob) -> tuple[Kept, ...]:
     return tuple(kept)
 
 
-def retained_rows(job: TrainingJob) -> tuple[Kept, ...]:
+def retained_rows(job: HasMicroBatch) -> tuple[Kept, ...]:
     """Rows that the unfused combine of the alltoall dispatcher kept, recomputed or not, before 07a0de65ad.
 
     Measured peaks of unfused runs before it fit with them (Mixtral -3.5 % without, -2.5 % with). Certainty B.
@@ -117,7 +118,7 @@ def retained_rows(job: TrainingJob) -> tuple[Kept, ...]:
     return (Kept(E, "combined rows, retained", "a*n*k*h", count),)
 
 
-def _scaled_activation(job: TrainingJob, elements: int) -> tuple[Kept, ...]:
+def _scaled_activation(job: HasMicroBatch, elements: int) -> tuple[Kept, ...]:
     """The activation before it is multiplied by the routing probabilities.
 
     A kernel of its own does both where there is one; without it the product is a second tensor.
@@ -135,7 +136,7 @@ def _scaled_activation(job: TrainingJob, elements: int) -> tuple[Kept, ...]:
     )
 
 
-def exchange_bytes(job: TrainingJob) -> int:
+def exchange_bytes(job: HasMicroBatch) -> int:
     """Tensors of dispatch and combine that live within one layer, in either direction.
 
     Permuted tokens before the exchange, received rows before sorting, and the experts' output
@@ -150,7 +151,7 @@ def exchange_bytes(job: TrainingJob) -> int:
     return a * n * experts.top_k * hidden + a * rows * hidden
 
 
-def backward_bytes(job: TrainingJob) -> int:
+def backward_bytes(job: HasMicroBatch) -> int:
     """Gradients alive at once in the experts' backward: of the output rows, the activation and fc1."""
     experts, a = _shape(job), job.precision.activation_bytes
     rows = routed_rows(job)

@@ -8,7 +8,8 @@ at the loss, show one unit of gradients whatever S is, as when backward has only
 from __future__ import annotations
 
 from memory_models.breakdown import Category, Component
-from memory_models.job import Sharding, TrainingJob
+from memory_models.choices import Holding
+from memory_models.job import Sharding
 from memory_models.parameters import Weights
 from memory_models.tensors import Part
 from memory_models.upstream import Change
@@ -17,7 +18,7 @@ from memory_models.upstream import Change
 UNIT_BOUND = 10**9
 
 
-def fsdp_parts(job: TrainingJob, weights: tuple[Weights, ...], *, late: bool) -> tuple[Part, ...]:
+def fsdp_parts(job: Holding, weights: tuple[Weights, ...], *, late: bool) -> tuple[Part, ...]:
     """What a rank holds besides its shards; nothing without FSDP.
 
     Everything sharded: the unit at work and half of the next, the root's weights, and gradients. Those
@@ -28,7 +29,7 @@ def fsdp_parts(job: TrainingJob, weights: tuple[Weights, ...], *, late: bool) ->
     if job.sharding in (Sharding.NONE, Sharding.STATES):
         return ()
     layers = max(1, len(job.text.layers) // job.layout.pipeline)
-    inside = sum(group.elements for group in weights if group.layer_unit)
+    inside = sum([group.elements for group in weights if group.layer_unit])
     trainable = sum(group.elements for group in weights if group.trainable)
     unit = inside // layers
     queue, formula = (_communication_unit(job, unit), "g*S") if late else (unit, "g*U")
@@ -53,7 +54,7 @@ def fsdp_parts(job: TrainingJob, weights: tuple[Weights, ...], *, late: bool) ->
     )
 
 
-def _communication_unit(job: TrainingJob, unit: int) -> int:
+def _communication_unit(job: Holding, unit: int) -> int:
     """Elements whose gradients may wait at once (S)."""
     bound = min if job.upstream.has(Change.UNIT_CAP) else max
     return bound(UNIT_BOUND, 2 * unit)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memory_models.breakdown import Category, Component
+from memory_models.choices import HasMicroBatch
 from memory_models.decoder import dense_tensors, expert_norm_tensors, mixer_tensors
 from memory_models.experts import expert_tensors
-from memory_models.job import Capture, Implementation, TrainingJob
+from memory_models.job import Capture, Implementation
 from memory_models.shapes import FeedForward, Layer, Mixer
 from memory_models.tensors import Kept, Part
 
@@ -23,18 +24,18 @@ _ROUTER = frozenset({"router logits, scores and probabilities", "routing map"})
 _PREPROCESS = frozenset({"row id map", "row indices"})
 
 
-def captured_names(job: TrainingJob) -> frozenset[Name] | None:
+def captured_names(job: HasMicroBatch) -> frozenset[Name] | None:
     """Kept tensors that live in the pool; None where nothing is captured."""
     graphs = job.graphs
     if graphs.capture is Capture.NONE or job.implementation is Implementation.UNFUSED:
         return None
     names: set[Name] = set()
-    for layer in set(job.text.layers):
+    for layer in job.text.kinds:
         names |= {(tensor.component, tensor.tensor) for tensor in _captured(job, layer)}
     return frozenset(names)
 
 
-def _captured(job: TrainingJob, layer: Layer) -> Iterable[Kept]:
+def _captured(job: HasMicroBatch, layer: Layer) -> Iterable[Kept]:
     whole = job.graphs.capture is Capture.FULL_ITERATION or not job.graphs.scopes
     scopes = job.graphs.scopes
     mixer = "mamba" if layer.mixer is Mixer.MAMBA else "attn"
@@ -61,9 +62,9 @@ def pooled_bytes(parts: Iterable[Part], names: frozenset[Name]) -> int:
     )
 
 
-def pool_parts(pool_bytes: int, present_bytes: int) -> tuple[Part, ...]:
-    """The idle rest of a pool of this size."""
-    if pool_bytes <= present_bytes:
+def pool_parts(idle_bytes: int) -> tuple[Part, ...]:
+    """The idle rest of the pool."""
+    if not idle_bytes:
         return ()
     return (
         Part(
@@ -71,14 +72,12 @@ def pool_parts(pool_bytes: int, present_bytes: int) -> tuple[Part, ...]:
             category=Category.TEMPORARY,
             tensor="idle part of the CUDA graphs' pool",
             formula="captured in flight - needed",
-            bytes=pool_bytes - present_bytes,
+            bytes=idle_bytes,
         ),
     )
 
 
-def warm_up_bytes(job: TrainingJob, parts: Iterable[Part]) -> int:
+def warm_up_bytes(parts: Iterable[Part]) -> int:
     """Segments that the eager steps before a graph of the whole iteration leave in the cache."""
-    if job.graphs.capture is not Capture.FULL_ITERATION:
-        return 0
     passing = (Category.ACTIVATIONS, Category.TEMPORARY)
     return sum(p.bytes for p in parts if p.category in passing and p.component is not Component.RUNTIME)

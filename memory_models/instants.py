@@ -7,80 +7,124 @@ optimizer step; each also in the first step, when the optimizer has no moments y
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from memory_models import loss
 from memory_models.breakdown import Category, Component
-from memory_models.calibration import Calibration
+from memory_models.choices import HasMicroBatch, MicroBatch
 from memory_models.chunks import ChunkActivations, chunk_activations
-from memory_models.fully_sharded import fsdp_parts
-from memory_models.graph_pools import captured_names, pool_parts, pooled_bytes
-from memory_models.job import CrossEntropy, Sharding, TrainingJob
-from memory_models.layout import Chunk
-from memory_models.parameters import stage_weights
-from memory_models.pipeline import Flight, flights
-from memory_models.runtime import runtime_parts
-from memory_models.states import states
-from memory_models.tensors import Instant, Kept, Part
+from memory_models.graph_pools import captured_names, pooled_bytes
+from memory_models.job import CrossEntropy
+from memory_models.pipeline import Flight
+from memory_models.placement import Place
+from memory_models.runtime import working_parts
+from memory_models.tensors import NOTHING, Bundle, Kept, Part
 
 #: Instants at which backward has passed every decoder layer of a micro-batch.
-_LATE = frozenset({"vision backward", "end of backward"})
+LATE = frozenset({"vision backward", "end of backward"})
 
 
-def stage_instants(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Instant, ...]:
-    """Every instant of a step on a rank of this pipeline stage, the widest first."""
-    weights = stage_weights(job, stage)
-    held = states(job, weights)
-    runtime = runtime_parts(job, stage, calibration)
-    around = runtime + fsdp_parts(job, weights, late=False)
-    at_the_end = runtime + fsdp_parts(job, weights, late=True)
-    chunks = job.chunks[stage]
-    holding = [chunk for chunk in chunks if chunk.layers or chunk.extra_prediction]
-    activations = [chunk_activations(job, chunk, final=chunk in holding[-1:]) for chunk in chunks]
-    layout = job.layout
-    moments = flights(
-        stages=layout.pipeline,
-        rank=stage,
-        chunks=len(chunks),
-        microbatches=job.microbatches,
-        group=layout.microbatch_group or layout.pipeline,
-        overlap=job.routing.exchange_overlap,
-    )
-    widest: dict[str, tuple[int, tuple[Part, ...]]] = {}
-    for flight in _fullest(moments, activations):
-        for name, found in _moment(job, chunks, activations, flight):
-            size = sum(part.bytes for part in found)
-            if name not in widest or widest[name][0] < size:
-                widest[name] = (size, (*(at_the_end if name in _LATE else around), *found))
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What micro-batches have alive at one moment of the schedule."""
+
+    name: str
+    #: micro-batches, and what each of them keeps; one entry a virtual chunk
+    waiting: tuple[tuple[int, Bundle], ...]
+    leaving: int = 0  #: the entry of waiting of which a micro-batch is given back
+    gone: Bundle = NOTHING  #: of that micro-batch, used up already
+    replay: Bundle = NOTHING  #: computed again
+    passing: Bundle = NOTHING  #: alive within one operation, layer or phase only
+
+    @property
+    def bytes(self) -> int:
+        held = sum([count * bundle.bytes for count, bundle in self.waiting])
+        return held - self.gone.bytes + self.replay.bytes + self.passing.bytes
+
+    def parts(self) -> Iterator[Part]:
+        """The same by name."""
+        for index, (count, bundle) in enumerate(self.waiting):
+            freed = {}
+            if index == self.leaving:
+                freed = {(tensor.component, tensor.tensor): tensor.bytes for tensor in self.gone.tensors}
+            for tensor in bundle.tensors if count else ():
+                part = tensor.part(Category.ACTIVATIONS, count)
+                used = freed.get((tensor.component, tensor.tensor), 0)
+                if part.bytes > used:
+                    yield part if not used else replace(part, bytes=part.bytes - used)
+        for tensor in self.replay.tensors:
+            yield tensor.part(Category.ACTIVATIONS)
+        for tensor in self.passing.tensors:
+            yield tensor.part(Category.TEMPORARY)
+
+
+class Stage(NamedTuple):
+    """What a pipeline stage holds, and when: stages that agree in this cost the same."""
+
+    chunks: tuple[Place, ...]
+    moments: tuple[Flight, ...]  #: of its schedule
+    neighbours: int  #: stages that it exchanges messages with
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageActivations:
+    """What micro-batches add on a rank of one stage, at the widest moment of each name."""
+
+    moments: tuple[Moment, ...]
+    #: of the CUDA graphs' pool, what nobody needs at each moment
+    idle_bytes: tuple[int, ...]
+    pool_bytes: int
+    #: of the widest moment, idle pool included, before the decoder's backward has ended and after
+    early_bytes: int
+    late_bytes: int
+    around: tuple[Part, ...]  #: workspaces and messages, at every moment
+    around_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def stage_activations(job: MicroBatch, stage: Stage) -> StageActivations:
+    """The widest moments of a stage."""
+    chunks = stage.chunks
+    holding = [index for index, place in enumerate(chunks) if place.runs or place.prediction]
+    activations = [
+        chunk_activations(job, place, final=index in holding[-1:]) for index, place in enumerate(chunks)
+    ]
+    widest: dict[str, tuple[int, Moment]] = {}
+    for flight in _fullest(stage.moments, activations):
+        for moment in _moments(job, chunks, activations, flight):
+            size = moment.bytes
+            if moment.name not in widest or widest[moment.name][0] < size:
+                widest[moment.name] = (size, moment)
     names = captured_names(job)
-    pool = max((pooled_bytes(parts, names) for _, parts in widest.values()), default=0) if names else 0
-
-    def graphs(parts: Iterable[Part]) -> tuple[Part, ...]:
-        return pool_parts(pool, pooled_bytes(parts, names)) if names else ()
-
-    instants = [
-        Instant(name=name, first_step=False, parts=held.lasting + parts + graphs(parts))
-        for name, (_, parts) in widest.items()
+    pooled = [pooled_bytes(moment.parts(), names) if names else 0 for _, moment in widest.values()]
+    pool = max(pooled, default=0)
+    idle = [pool - present for present in pooled]
+    sizes = [
+        (name in LATE, size + rest) for (name, (size, _)), rest in zip(widest.items(), idle, strict=True)
     ]
-    # Graphs are captured after some steps, and the first lacks the moments too.
-    instants += [
-        Instant(name=name, first_step=True, parts=held.first + parts) for name, (_, parts) in widest.items()
-    ]
-    step = held.lasting + runtime + _step_parts(job, held.masters) + graphs(())
-    instants.append(Instant(name="optimizer step", first_step=False, parts=step))
-    instants.append(Instant(name="model build", first_step=True, parts=held.parameters + held.gradients))
-    return tuple(sorted(instants, key=lambda instant: (-instant.total_bytes, instant.first_step)))
+    around = working_parts(job, stage.neighbours)
+    return StageActivations(
+        moments=tuple(moment for _, moment in widest.values()),
+        idle_bytes=tuple(idle),
+        pool_bytes=pool,
+        early_bytes=max((size for late, size in sizes if not late), default=0),
+        late_bytes=max((size for late, size in sizes if late), default=0),
+        around=around,
+        around_bytes=sum([part.bytes for part in around]),
+    )
 
 
-def _fullest(moments: tuple[Flight, ...], activations: list[ChunkActivations]) -> Iterable[Flight]:
+def _fullest(moments: tuple[Flight, ...], activations: Sequence[ChunkActivations]) -> Iterable[Flight]:
     """Of the moments at which the same chunks begin, the one with the most bytes in flight.
 
     What else is alive then depends on those two chunks alone, so no other such moment can be wider.
     """
     if len(moments) == 1:
         return moments
-    sizes = [sum(tensor.bytes for tensor in chunk.kept) for chunk in activations]
+    sizes = [chunk.kept.bytes for chunk in activations]
     best: dict[tuple[int, int], tuple[int, Flight]] = {}
     for flight in moments:
         held = sum(count * size for count, size in zip(flight.waiting, sizes, strict=True))
@@ -90,124 +134,75 @@ def _fullest(moments: tuple[Flight, ...], activations: list[ChunkActivations]) -
     return [flight for _, flight in best.values()]
 
 
-def _step_parts(job: TrainingJob, masters: tuple[Part, ...]) -> tuple[Part, ...]:
-    """fp32 gradients of the optimizer's shard, which exist where gradients are reduced in 16 bits."""
-    if job.precision.gradient_bytes >= 4 or not job.optimizer.master_bytes:
-        return ()
-    return tuple(
-        Part(
-            component=part.component,
-            category=Category.TEMPORARY,
-            tensor=f"fp32 gradient of {part.tensor}",
-            formula=part.formula,
-            bytes=part.bytes * 4 // job.optimizer.master_bytes,
-        )
-        for part in masters
-    )
-
-
-def _moment(
-    job: TrainingJob, chunks: tuple[Chunk, ...], activations: list[ChunkActivations], flight: Flight
-) -> Iterator[tuple[str, list[Part]]]:
-    """The instants around one point of the pipeline schedule: (name, activations and temporaries)."""
-    waiting = [
-        _part(tensor, Category.ACTIVATIONS, count)
-        for count, chunk in zip(flight.waiting, activations, strict=True)
-        if count
-        for tensor in chunk.kept
-        if tensor.bytes
-    ]
-    entering = activations[flight.forward]
-    yield "layer forward", waiting + _temporary(entering.forward)
-    if entering.merge:
+def _moments(
+    job: MicroBatch, chunks: tuple[Place, ...], activations: Sequence[ChunkActivations], flight: Flight
+) -> Iterator[Moment]:
+    """The moments around one point of the pipeline schedule."""
+    waiting = tuple((count, chunk.kept) for count, chunk in zip(flight.waiting, activations, strict=True))
+    entering, leaving = activations[flight.forward], activations[flight.backward]
+    yield Moment(name="layer forward", waiting=waiting, passing=entering.forward)
+    if entering.merge is not NOTHING:
         others = [
-            _part(tensor, Category.ACTIVATIONS, count - (index == flight.forward))
-            for index, (count, chunk) in enumerate(zip(flight.waiting, activations, strict=True))
-            for tensor in chunk.kept
-            if count - (index == flight.forward) and tensor.bytes
+            (count - (index == flight.forward), bundle) for index, (count, bundle) in enumerate(waiting)
         ]
-        tower = [
-            _part(tensor, Category.ACTIVATIONS, 1)
-            for tensor in entering.kept
-            if tensor.component in (Component.VISION, Component.PROJECTOR) and tensor.bytes
-        ]
-        yield "image embedding", others + tower + _temporary(entering.merge)
-    leaving = activations[flight.backward]
+        pictures = (1, entering.pictures)
+        yield Moment(name="image embedding", waiting=(*others, pictures), passing=entering.merge)
+    deferred = NOTHING
     if chunks[flight.backward].last:
-        kept, widest = loss.loss_bytes(job)
-        depth = job.text.extra_prediction_layers
-        logits = Part(
-            component=Component.EMBEDDING_AND_LOSS,
-            category=Category.TEMPORARY,
-            tensor="logits, their softmax and gradient",
-            formula=_loss_formula(job.cross_entropy),
-            bytes=widest + kept * depth,
-        )
-        if job.deferred_embedding_gradient:
-            count = job.layout.pipeline * job.precision.activation_bytes * loss.logit_elements(job)
-            waiting.append(
-                Part(
-                    component=Component.EMBEDDING_AND_LOSS,
-                    category=Category.TEMPORARY,
-                    tensor="gradients of logits, deferred",
-                    formula="p*a*q",
-                    bytes=count,
-                )
-            )
-        gathered = Part(
-            component=Component.EMBEDDING_AND_LOSS,
-            category=Category.TEMPORARY,
-            tensor="gradient of the output layer's input",
-            formula="a*N*h",
-            bytes=job.precision.activation_bytes * job.tokens * job.text.hidden_size,
-        )
-        yield "loss", [*waiting, logits, gathered]
+        deferred = _deferred_gradients(job)
+        yield Moment(name="loss", waiting=waiting, passing=_logits(job) + deferred)
     for half in leaving.backward:
-        replay = [_part(tensor, Category.ACTIVATIONS, 1) for tensor in half.replay if tensor.bytes]
-        yield half.name, _without(waiting, half.gone) + replay + _temporary(half.gradients)
-    if job.sharding in (Sharding.EVERYTHING, Sharding.STATES_GRADIENTS) and leaving.backward:
+        yield Moment(
+            name=half.name,
+            waiting=waiting,
+            leaving=flight.backward,
+            gone=half.gone,
+            replay=half.replay,
+            passing=half.gradients + deferred,
+        )
+    if job.gathers_gradients and leaving.backward:
         # The activations have gone, but FSDP's gradients have piled up.
-        rest = _without(waiting, leaving.decoder)
-        yield "end of backward", rest + _temporary(leaving.backward[-1].gradients)
-    if leaving.tower:
+        yield Moment(
+            name="end of backward",
+            waiting=waiting,
+            leaving=flight.backward,
+            gone=leaving.decoder,
+            passing=leaving.backward[-1].gradients + deferred,
+        )
+    if leaving.tower is not NOTHING:
         # The decoder layers of this micro-batch have gone when the tower's turn comes.
-        yield "vision backward", _without(waiting, leaving.decoder) + _temporary(leaving.tower)
+        yield Moment(
+            name="vision backward",
+            waiting=waiting,
+            leaving=flight.backward,
+            gone=leaving.decoder,
+            passing=leaving.tower + deferred,
+        )
 
 
-def _without(parts: list[Part], gone: Iterable[Kept]) -> list[Part]:
-    """The parts less the tensors of one micro-batch that are used up."""
-    freed = {(tensor.component, tensor.tensor): tensor.bytes for tensor in gone}
-    if not freed:
-        return list(parts)
-    rest: list[Part] = []
-    for part in parts:
-        count = freed.pop((part.component, part.tensor), 0)
-        if not count:
-            rest.append(part)
-        elif part.bytes > count:
-            rest.append(replace(part, bytes=part.bytes - count))
-    return rest
-
-
-def _loss_formula(implementation: CrossEntropy) -> str:
-    return {
-        CrossEntropy.UNFUSED: "(4+a)*q",
-        CrossEntropy.NATIVE: "(8+a)*q",
-        CrossEntropy.TRANSFORMER_ENGINE: "a*q",
-        CrossEntropy.LINEAR: "0",
-    }[implementation]
-
-
-def _part(tensor: Kept, category: Category, count: int) -> Part:
-    formula = tensor.formula if count == 1 else f"{count} in flight*({tensor.formula})"
-    return Part(
-        component=tensor.component,
-        category=category,
-        tensor=tensor.tensor,
-        formula=formula,
-        bytes=tensor.bytes * count,
+def _logits(job: HasMicroBatch) -> Bundle:
+    kept, widest = loss.loss_bytes(job)
+    depth = job.text.extra_prediction_layers
+    logits = widest + kept * depth
+    gathered = job.precision.activation_bytes * job.tokens * job.text.hidden_size
+    part = Component.EMBEDDING_AND_LOSS
+    return Bundle.of(
+        Kept(part, "logits, their softmax and gradient", _LOSS_FORMULAS[job.cross_entropy], logits),
+        Kept(part, "gradient of the output layer's input", "a*N*h", gathered),
     )
 
 
-def _temporary(tensors: Iterable[Kept]) -> list[Part]:
-    return [_part(tensor, Category.TEMPORARY, 1) for tensor in tensors if tensor.bytes]
+def _deferred_gradients(job: HasMicroBatch) -> Bundle:
+    """What waits for the weight gradients of the output layer, which are made when the pipeline empties."""
+    if not job.deferred_embedding_gradient:
+        return NOTHING
+    count = job.layout.pipeline * job.precision.activation_bytes * loss.logit_elements(job)
+    return Bundle.of(Kept(Component.EMBEDDING_AND_LOSS, "gradients of logits, deferred", "p*a*q", count))
+
+
+_LOSS_FORMULAS = {
+    CrossEntropy.UNFUSED: "(4+a)*q",
+    CrossEntropy.NATIVE: "(8+a)*q",
+    CrossEntropy.TRANSFORMER_ENGINE: "a*q",
+    CrossEntropy.LINEAR: "0",
+}

@@ -7,18 +7,19 @@ the logits (golden totals); which of the two copies overlap depends on the softw
 from __future__ import annotations
 
 from memory_models.breakdown import Component
-from memory_models.job import CrossEntropy, TrainingJob
+from memory_models.choices import HasMicroBatch
+from memory_models.job import CrossEntropy
 from memory_models.tensors import Kept
 
 L = Component.EMBEDDING_AND_LOSS
 
 
-def logit_elements(job: TrainingJob) -> int:
+def logit_elements(job: HasMicroBatch) -> int:
     """Logits of a micro-batch on a rank (q)."""
     return job.tokens * job.text.vocabulary // job.layout.tensor
 
 
-def embedding_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+def embedding_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """What the embedding keeps: token ids, and a dropout mask where there is dropout."""
     tokens = job.batch.sequence_length * job.batch.micro
     kept = [Kept(L, "token ids", "8*s*b", 8 * tokens)]
@@ -27,7 +28,7 @@ def embedding_tensors(job: TrainingJob) -> tuple[Kept, ...]:
     return tuple(kept)
 
 
-def output_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+def output_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """What the final norm and the output layer keep until their backward."""
     a, n, hidden = job.precision.activation_bytes, job.residual_tokens, job.text.hidden_size
     return (
@@ -36,7 +37,7 @@ def output_tensors(job: TrainingJob) -> tuple[Kept, ...]:
     )
 
 
-def loss_bytes(job: TrainingJob) -> tuple[int, int]:
+def loss_bytes(job: HasMicroBatch) -> tuple[int, int]:
     """Bytes of logits kept for backward, and alive at the widest point of loss forward and backward.
 
     Unfused: the float softmax stays (4q), made in place; with it the bf16 logits (2q) in forward
@@ -53,7 +54,7 @@ def loss_bytes(job: TrainingJob) -> tuple[int, int]:
     return 4 * q, (4 + a) * q
 
 
-def image_merge_bytes(job: TrainingJob) -> int:
+def image_merge_bytes(job: HasMicroBatch) -> int:
     """Copies that a VLM's first stage makes to place image embeddings among the words.
 
     Embedding clone, two transposes made contiguous, at full sequence before any split (B, model.py forward);

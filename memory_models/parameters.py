@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from memory_models.adapters import adapter_elements
 from memory_models.breakdown import Component
-from memory_models.job import Frozen, TrainingJob
+from memory_models.choices import HasStates
+from memory_models.job import Frozen
 from memory_models.layer_weights import (
     attention_weights,
     expert_weights,
@@ -24,6 +25,7 @@ from memory_models.layer_weights import (
     share,
 )
 from memory_models.layout import Chunk
+from memory_models.placement import Place, place, places
 from memory_models.shapes import (
     FeedForward,
     Layer,
@@ -34,8 +36,7 @@ from memory_models.shapes import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weights:
+class Weights(NamedTuple):
     """Some parameters of one component on one rank.
 
     ``elements`` are those on the rank; the model has ``elements * shards`` of them, and where
@@ -51,32 +52,40 @@ class Weights:
     trainable: bool = True
     copy: bool = False
     layer_unit: bool = True  #: part of a transformer layer, the unit that FSDP gathers
-    count: int = 1  #: how many layers these are the weights of
+    layers: int = 1  #: how many these are the weights of
 
 
-def stage_weights(job: TrainingJob, stage: int) -> tuple[Weights, ...]:
+def stage_weights(job: HasStates, stage: int) -> tuple[Weights, ...]:
     """Every weight on a rank of this pipeline stage, its chunks together and those of equal layers summed."""
+    return weights_of(job, places(job.text, job.layout)[stage])
+
+
+def chunk_weights(job: HasStates, chunk: Chunk, stage: int) -> tuple[Weights, ...]:
+    """The weights of one virtual chunk of a pipeline stage, tied copies included."""
+    return _place_weights(
+        job, place(job.text, chunk), beside_embedding=any(c.first for c in job.chunks[stage])
+    )
+
+
+def weights_of(job: HasStates, chunks: tuple[Place, ...]) -> tuple[Weights, ...]:
+    """Every weight on a rank that holds these chunks."""
     groups: dict[tuple[str, int, bool], list[Weights]] = {}
-    for chunk in job.chunks[stage]:
-        for weights in chunk_weights(job, chunk, stage):
+    beside_embedding = any(place.first for place in chunks)
+    for chunk in chunks:
+        for weights in _place_weights(job, chunk, beside_embedding=beside_embedding):
             groups.setdefault((weights.name, weights.shards, weights.copy), []).append(weights)
     return tuple(_summed(group) for group in groups.values())
 
 
 def _summed(group: list[Weights]) -> Weights:
-    first, count = group[0], sum(weights.count for weights in group)
-    if count == 1:
+    first, layers = group[0], sum([weights.layers for weights in group])
+    if layers == 1:
         return first
-    return replace(
-        first,
-        elements=sum(weights.elements for weights in group),
-        formula=f"{count}*({first.formula})",
-        count=count,
-    )
+    elements = sum([weights.elements for weights in group])
+    return first._replace(elements=elements, formula=f"{layers}*({first.formula})", layers=layers)
 
 
-def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, ...]:
-    """The weights of one virtual chunk of a pipeline stage, tied copies included."""
+def _place_weights(job: HasStates, chunk: Place, *, beside_embedding: bool) -> tuple[Weights, ...]:
     text, tensor = job.text, job.layout.tensor
     found: list[Weights] = []
     if chunk.first:
@@ -94,16 +103,16 @@ def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, 
                     layer_unit=False,
                 )
             )
-    kinds = {id(layer): layer for layer in text.layers}
-    counts = Counter(id(text.layers[index]) for index in chunk.layers)
-    for kind, count in counts.items():
-        layer = kinds[kind]
+    counts: Counter[Layer] = Counter()
+    for layer, count in chunk.runs:
+        counts[layer] += count
+    for layer, count in counts.items():
         found += [
-            replace(weights, elements=count * weights.elements, count=count)
+            weights._replace(elements=count * weights.elements, layers=count)
             for weights in layer_weights(job, layer)
         ]
-    if chunk.extra_prediction:
-        found += _extra_prediction_weights(job)
+    for layer, depth in chunk.prediction:
+        found += _extra_prediction_weights(job, layer, depth)
     if chunk.last:
         found.append(
             Weights(
@@ -115,16 +124,15 @@ def chunk_weights(job: TrainingJob, chunk: Chunk, stage: int) -> tuple[Weights, 
                 layer_unit=False,
             )
         )
-    holds_embedding = chunk.first or any(other.first for other in job.chunks[stage])
-    needs_embedding = (chunk.last and text.tied_embeddings) or chunk.extra_prediction
-    if needs_embedding and not holds_embedding:
+    needs_embedding = (chunk.last and text.tied_embeddings) or bool(chunk.prediction)
+    if needs_embedding and not beside_embedding:
         found.append(_embedding(text, job, "word embedding, copy of a later stage", copy=True))
     if chunk.last and not text.tied_embeddings:
         found.append(_embedding(text, job, "output layer", copy=False))
     return tuple(found)
 
 
-def _embedding(text: TextShape, job: TrainingJob, name: str, *, copy: bool) -> Weights:
+def _embedding(text: TextShape, job: HasStates, name: str, *, copy: bool) -> Weights:
     return Weights(
         component=Component.EMBEDDING_AND_LOSS,
         name=name,
@@ -137,7 +145,7 @@ def _embedding(text: TextShape, job: TrainingJob, name: str, *, copy: bool) -> W
     )
 
 
-def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
+def layer_weights(job: HasStates, layer: Layer) -> tuple[Weights, ...]:
     """The weights of one decoder layer on one rank."""
     text, layout = job.text, job.layout
     tensor, expert, expert_tensor, hidden = (
@@ -201,12 +209,12 @@ def layer_weights(job: TrainingJob, layer: Layer) -> tuple[Weights, ...]:
     return tuple(found)
 
 
-def _extra_prediction_weights(job: TrainingJob) -> list[Weights]:
+def _extra_prediction_weights(job: HasStates, layer: Layer, depth: int) -> list[Weights]:
     """Multi-token prediction: per depth a layer of the last kind, three norms and a projection of 2h to h."""
     text, hidden = job.text, job.text.hidden_size
     found: list[Weights] = []
-    for _ in range(text.extra_prediction_layers):
-        found += layer_weights(job, text.layers[-1])
+    for _ in range(depth):
+        found += layer_weights(job, layer)
         found.append(
             Weights(
                 component=Component.DECODER,
@@ -279,7 +287,7 @@ def vision_weights(vision: VisionShape, frozen: Frozen, tensor: int) -> tuple[We
     return tuple(found)
 
 
-def model_parameters(job: TrainingJob) -> dict[Component, int]:
+def model_parameters(job: HasStates) -> dict[Component, int]:
     """Parameters of the whole model by component, each counted once."""
     sums = dict.fromkeys(Component, 0)
     for stage in range(job.layout.pipeline):

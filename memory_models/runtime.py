@@ -6,42 +6,34 @@ pipeline messages, C for what lies outside the allocator. FSDP's buffers are in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memory_models.breakdown import MIB, Category, Component
 from memory_models.calibration import Calibration
+from memory_models.choices import HasMicroBatch, Holding, MicroBatch
 from memory_models.experts import routed_rows
 from memory_models.job import Backend, Card, Dispatcher, Implementation, TrainingJob
 from memory_models.parameters import layer_weights
+from memory_models.shapes import Layer
 from memory_models.tensors import Part
 from memory_models.unfused import attention_buffer_bytes
 
 R = Component.RUNTIME
 
 
-def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tuple[Part, ...]:
-    """Bytes that are there at every instant of a step, whatever the micro-batch."""
+def working_parts(job: MicroBatch, neighbours: int) -> tuple[Part, ...]:
+    """Bytes that are there at every instant of a step, on a stage with so many neighbours in its pipeline."""
     buffer = attention_buffer(job)
     if job.implementation is Implementation.UNFUSED:
         return buffer
     parts = [
         *buffer,
         _part("workspaces", "2*cuBLAS + Transformer Engine", workspace_bytes(job), Category.TEMPORARY),
-        _part("small things", "fitted constant", calibration.remainder_bytes, Category.TEMPORARY),
     ]
-    dummies = dummy_gradient_bytes(job, stage)
-    if dummies:
-        parts.append(
-            _part(
-                "dummy weight gradients",
-                "a * elements of each distinct weight shape",
-                dummies,
-                Category.TEMPORARY,
-            )
-        )
-    if job.layout.pipeline > 1:
+    if neighbours:
         message = job.precision.activation_bytes * job.residual_tokens * job.text.hidden_size
-        received = 2 if 0 < stage < job.layout.pipeline - 1 else 1
         parts.append(
-            _part("pipeline messages", "2*a*n*h a neighbour", received * message, Category.COMMUNICATION)
+            _part("pipeline messages", "2*a*n*h a neighbour", neighbours * message, Category.COMMUNICATION)
         )
     if job.layout.sequence_shard > 1:
         gathered = job.precision.activation_bytes * job.tokens * job.text.hidden_size
@@ -49,11 +41,18 @@ def runtime_parts(job: TrainingJob, stage: int, calibration: Calibration) -> tup
     return tuple(parts)
 
 
+def fitted_parts(job: TrainingJob, calibration: Calibration) -> tuple[Part, ...]:
+    """What no formula counts."""
+    if job.implementation is Implementation.UNFUSED:
+        return ()
+    return (_part("small things", "fitted constant", calibration.remainder_bytes, Category.TEMPORARY),)
+
+
 def _part(tensor: str, formula: str, count: int, category: Category) -> Part:
     return Part(component=R, category=category, tensor=tensor, formula=formula, bytes=count)
 
 
-def attention_buffer(job: TrainingJob) -> tuple[Part, ...]:
+def attention_buffer(job: HasMicroBatch) -> tuple[Part, ...]:
     """What megatron-core's own attention keeps for good, once it has run."""
     if job.implementation is Implementation.PRODUCTION or job.attention is not Backend.UNFUSED:
         return ()
@@ -68,7 +67,7 @@ def attention_buffer(job: TrainingJob) -> tuple[Part, ...]:
     )
 
 
-def workspace_bytes(job: TrainingJob) -> int:
+def workspace_bytes(job: HasMicroBatch) -> int:
     """Workspaces that cuBLAS and Transformer Engine take from PyTorch's allocator.
 
     torch gives cuBLAS 32 MiB a handle on Hopper and where CUBLAS_WORKSPACE_CONFIG=:4096:8 asks
@@ -83,21 +82,16 @@ def workspace_bytes(job: TrainingJob) -> int:
     return 2 * handle + engine * (5 if grouped else 1)
 
 
-def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:
+def dummy_gradients(job: Holding, layers: Iterable[Layer]) -> tuple[Part, ...]:
     """Transformer Engine's cache of placeholder weight gradients, one tensor per distinct weight shape.
 
     With fused gradient accumulation the true gradient is written elsewhere, and autograd is
     handed a tensor of the weight's size that lives as long as the process.
     """
     if job.implementation is not Implementation.PRODUCTION or not job.gradient_accumulation_fusion:
-        return 0
-    held = {
-        id(layer): layer
-        for chunk in job.chunks[stage]
-        for layer in map(job.text.layers.__getitem__, chunk.layers)
-    }
+        return ()
     shapes: dict[str, int] = {}
-    for layer in held.values():
+    for layer in layers:
         for weights in layer_weights(job, layer):
             if weights.trainable and weights.name in _CACHED:
                 elements = weights.elements
@@ -105,7 +99,9 @@ def dummy_gradient_bytes(job: TrainingJob, stage: int) -> int:
                     assert job.text.experts is not None
                     elements //= job.text.experts.count // job.layout.expert
                 shapes[weights.name] = elements
-    return job.precision.activation_bytes * sum(shapes.values())
+    count = job.precision.activation_bytes * sum(shapes.values())
+    formula = "a * elements of each distinct weight shape"
+    return (_part("dummy weight gradients", formula, count, Category.TEMPORARY),) if count else ()
 
 
 _CACHED = frozenset(

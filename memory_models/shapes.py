@@ -6,9 +6,10 @@ they are spread over GPUs (layout) or trained (job). Sizes are elements, never b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
+from itertools import groupby
 
 #: No model has more; a configuration that says so is a slip, and would cost minutes.
 MOST_LAYERS = 1024
@@ -182,9 +183,27 @@ class TextShape:
         if needs_experts and self.experts is None:
             raise ValueError("a layer has experts, but the model says nothing of their sizes")
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Made once: results are kept under a model's shapes, and there may be hundreds of layers."""
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @cached_property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The layers that differ from each other, in order of their first."""
+        return tuple(dict.fromkeys(self.layers))
+
+    @cached_property
     def has_experts(self) -> bool:
-        return any(layer.feed_forward is FeedForward.EXPERTS for layer in self.layers)
+        return any(layer.feed_forward is FeedForward.EXPERTS for layer in self.kinds)
+
+    def runs(self, indices: tuple[int, ...]) -> tuple[tuple[Layer, int], ...]:
+        """The layers at these places in order, those that follow each other and are equal as one run."""
+        layers = (self.layers[index] for index in indices)
+        return tuple((layer, sum(1 for _ in alike)) for layer, alike in groupby(layers))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,31 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memory_models.breakdown import Category, Component
-from memory_models.job import Sharding, TrainingJob
+from memory_models.choices import HasStates
+from memory_models.job import Sharding
 from memory_models.parameters import Weights
 from memory_models.tensors import Part
 
 
+class Share(NamedTuple):
+    """What one rank holds of one kind of state of some weights."""
+
+    weights: Weights
+    category: Category
+    width: float  #: bytes of an element
+    shard: int  #: ranks that it is spread over
+    bytes: int
+
+    def part(self) -> Part:
+        formula = f"{self.width:g}*({self.weights.formula})"
+        return Part(
+            component=self.weights.component,
+            category=self.category,
+            tensor=self.weights.name,
+            formula=formula if self.shard == 1 else f"{formula}/{self.shard}",
+            bytes=self.bytes,
+        )
+
+
+def share_of(weights: Weights, category: Category, width: float, shard: int) -> Share:
+    return Share(weights, category, width, shard, round(width * divide(weights.elements, shard)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class States:
-    """The parts that a rank holds all the time, the moments apart: the first step lacks them."""
+    """The shares that a rank holds all the time, the moments apart: the first step lacks them."""
 
-    parameters: tuple[Part, ...]
-    gradients: tuple[Part, ...]
-    masters: tuple[Part, ...]
-    moments: tuple[Part, ...]
+    parameters: tuple[Share, ...]
+    gradients: tuple[Share, ...]
+    masters: tuple[Share, ...]
+    moments: tuple[Share, ...]
 
     @property
-    def lasting(self) -> tuple[Part, ...]:
+    def lasting(self) -> tuple[Share, ...]:
         """From the second step on."""
         return self.parameters + self.gradients + self.masters + self.moments
-
-    @property
-    def first(self) -> tuple[Part, ...]:
-        """In forward and backward of the first step: Adam makes its moments at its first step."""
-        return self.parameters + self.gradients + self.masters
 
 
 def divide(elements: int, shards: int) -> int:
@@ -40,7 +61,7 @@ def divide(elements: int, shards: int) -> int:
     return -(-elements // shards)
 
 
-def state_shard(job: TrainingJob, weights: Weights) -> int:
+def state_shard(job: HasStates, weights: Weights) -> int:
     """Over how many ranks the optimizer states of these weights are spread."""
     if job.sharding is Sharding.NONE and not job.optimizer.distributed:
         return 1
@@ -50,23 +71,23 @@ def state_shard(job: TrainingJob, weights: Weights) -> int:
     return max(1, ranks // job.optimizer.instances)
 
 
-def weight_shard(job: TrainingJob, weights: Weights) -> int:
+def weight_shard(job: HasStates, weights: Weights) -> int:
     """Over how many ranks FSDP spreads the weights themselves."""
     return _fsdp_ranks(job, weights) if job.sharding is Sharding.EVERYTHING else 1
 
 
-def gradient_shard(job: TrainingJob, weights: Weights) -> int:
+def gradient_shard(job: HasStates, weights: Weights) -> int:
     """Over how many ranks FSDP spreads the gradients."""
     return (
         _fsdp_ranks(job, weights) if job.sharding in (Sharding.EVERYTHING, Sharding.STATES_GRADIENTS) else 1
     )
 
 
-def _fsdp_ranks(job: TrainingJob, weights: Weights) -> int:
+def _fsdp_ranks(job: HasStates, weights: Weights) -> int:
     return job.layout.expert_data if weights.expert else job.layout.dense_shard
 
 
-def weight_bytes(job: TrainingJob, weights: Weights) -> int:
+def weight_bytes(job: HasStates, weights: Weights) -> int:
     """Bytes of one parameter as the model computes with it, its fp8 copies included."""
     width = job.precision.parameter_bytes
     if not job.precision.fp8 or weights.name not in _FP8_WEIGHTS:
@@ -94,57 +115,22 @@ _FP8_WEIGHTS = frozenset(
 )
 
 
-def states(job: TrainingJob, weights: Iterable[Weights]) -> States:
+def states(job: HasStates, weights: Iterable[Weights]) -> States:
     """Parameters, gradients, masters and moments of these weights on one rank."""
-    parameters: list[Part] = []
-    gradients: list[Part] = []
-    masters: list[Part] = []
-    moments: list[Part] = []
-    setup = job.optimizer
+    parameters: list[Share] = []
+    gradients: list[Share] = []
+    masters: list[Share] = []
+    moments: list[Share] = []
+    setup, gradient = job.optimizer, job.precision.gradient_bytes
+    moment = (setup.first_moment_bytes + setup.second_moment_bytes) * (1 - setup.offload_fraction)
     for group in weights:
-
-        def add(
-            parts: list[Part],
-            category: Category,
-            width: float,
-            shard: int,
-            formula: str,
-            group: Weights = group,
-        ) -> None:
-            count = round(width * divide(group.elements, shard))
-            if count:
-                parts.append(
-                    Part(
-                        component=group.component,
-                        category=category,
-                        tensor=group.name,
-                        formula=formula,
-                        bytes=count,
-                    )
-                )
-
         width = weight_bytes(job, group)
-        add(parameters, Category.PARAMETERS, width, weight_shard(job, group), f"{width}*({group.formula})")
-        if not group.trainable:
-            continue
-        shard = state_shard(job, group)
-        gradient = job.precision.gradient_bytes
-        add(
-            gradients,
-            Category.GRADIENTS,
-            gradient,
-            gradient_shard(job, group),
-            f"{gradient}*({group.formula})",
-        )
-        add(
-            masters,
-            Category.OPTIMIZER_STATES,
-            setup.master_bytes,
-            shard,
-            f"{setup.master_bytes}*({group.formula})/{shard}",
-        )
-        moment = (setup.first_moment_bytes + setup.second_moment_bytes) * (1 - setup.offload_fraction)
-        add(moments, Category.OPTIMIZER_STATES, moment, shard, f"{moment:g}*({group.formula})/{shard}")
+        parameters.append(share_of(group, Category.PARAMETERS, width, weight_shard(job, group)))
+        if group.trainable:
+            shard = state_shard(job, group)
+            gradients.append(share_of(group, Category.GRADIENTS, gradient, gradient_shard(job, group)))
+            masters.append(share_of(group, Category.OPTIMIZER_STATES, setup.master_bytes, shard))
+            moments.append(share_of(group, Category.OPTIMIZER_STATES, moment, shard))
     return States(
         parameters=tuple(parameters),
         gradients=tuple(gradients),

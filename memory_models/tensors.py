@@ -1,6 +1,7 @@
-"""The words of an estimate: a named part of memory, a kept activation, an instant.
+"""The words of an estimate: a named part of memory, a kept activation, a bundle of them, an instant.
 
-No formula belongs here; every formula module returns these.
+No formula belongs here; every formula module returns these. A search wants sums and an answer wants
+names, so a bundle knows its sum and joins its tensors only when somebody looks at them.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ class Kept:
     for_weight: bool = False
     offload: str = ""
 
+    def part(self, category: Category, count: int = 1) -> Part:
+        """This tensor as part of an estimate, ``count`` micro-batches of it."""
+        return Part(
+            component=self.component,
+            category=category,
+            tensor=self.tensor,
+            formula=self.formula if count == 1 else f"{count} in flight*({self.formula})",
+            bytes=self.bytes * count,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Instant:
@@ -75,6 +86,52 @@ class Instant:
             "total_bytes": self.total_bytes,
             "breakdown": self.breakdown.to_json(),
         }
+
+
+class Half:
+    """What half a layer keeps, with its sum; equal halves of many layers are one object."""
+
+    __slots__ = ("bytes", "tensors")
+
+    def __init__(self, tensors: Iterable[Kept]) -> None:
+        self.tensors = tuple(tensors)
+        self.bytes = sum([tensor.bytes for tensor in self.tensors])
+
+
+class Bundle:
+    """Tensors that live and go together: halves of layers, with how many layers are alike."""
+
+    def __init__(self, halves: Iterable[tuple[Half, int]] = ()) -> None:
+        self.halves = tuple(halves)
+        self.bytes = sum([half.bytes * count for half, count in self.halves])
+
+    @classmethod
+    def of(cls, *tensors: Kept) -> Bundle:
+        return cls([(Half(tensors), 1)])
+
+    def __add__(self, other: Bundle) -> Bundle:
+        return Bundle(self.halves + other.halves)
+
+    @cached_property
+    def tensors(self) -> tuple[Kept, ...]:
+        """One entry for each kind of tensor that has bytes, those of all the halves summed."""
+        sums: dict[tuple[Component, str], list[int]] = {}
+        formulas: dict[tuple[Component, str], str] = {}
+        for half, count in self.halves:
+            for tensor in half.tensors:
+                key = (tensor.component, tensor.tensor)
+                entry = sums.setdefault(key, [0, 0])
+                entry[0] += tensor.bytes * count
+                entry[1] += count
+                formulas.setdefault(key, tensor.formula)
+        return tuple(
+            Kept(*key, formulas[key] if times == 1 else f"{times}*({formulas[key]})", total)
+            for key, (total, times) in sums.items()
+            if total
+        )
+
+
+NOTHING = Bundle()
 
 
 def cells(parts: Iterable[Part]) -> dict[Cell, int]:

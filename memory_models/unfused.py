@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memory_models.breakdown import Component
+from memory_models.choices import HasMicroBatch
 from memory_models.experts import routed_rows
-from memory_models.job import TrainingJob
 from memory_models.shapes import Activation, AttentionShape, FeedForward, Layer, Mixer, Norm, VisionShape
 from memory_models.tensors import Kept
 
 D, E = Component.DECODER, Component.EXPERTS
 
 
-def mixer_tensors(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
+def mixer_tensors(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
     """What the attention half of a layer keeps for one micro-batch."""
     if layer.mixer is not Mixer.ATTENTION or not isinstance(job.text.attention, AttentionShape):
         raise ValueError("only grouped-query attention is modelled on a CPU: ask for the production kernels")
     return (*_norm(job, "mixer"), *_attention(job, job.text.attention))
 
 
-def feed_forward_tensors(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
+def feed_forward_tensors(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
     """What the feed-forward half of a layer keeps for one micro-batch."""
     if layer.feed_forward is FeedForward.EXPERTS:
         return (*_norm(job, "feed-forward"), *_experts(job))
@@ -35,7 +35,7 @@ def feed_forward_tensors(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
     return ()
 
 
-def _norm(job: TrainingJob, part: str) -> Iterator[Kept]:
+def _norm(job: HasMicroBatch, part: str) -> Iterator[Kept]:
     """The residual stream, what torch's norm keeps beside it, and what the next matrix product reads."""
     a, n, hidden = job.precision.activation_bytes, job.residual_tokens, job.text.hidden_size
     yield Kept(D, f"{part} residual", "a*n*h", a * n * hidden)
@@ -46,13 +46,13 @@ def _norm(job: TrainingJob, part: str) -> Iterator[Kept]:
     yield Kept(D, f"{part} norm statistics", "4*n", 4 * n)
 
 
-def scores_bytes(job: TrainingJob, width: int) -> int:
+def scores_bytes(job: HasMicroBatch, width: int) -> int:
     """A tensor of one number of ``width`` bytes for every pair of tokens and head."""
     pairs = job.tokens * (job.batch.sequence_length // job.layout.context)
     return width * pairs * (job.text.attention.heads // job.layout.tensor)
 
 
-def _attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept]:
+def _attention(job: HasMicroBatch, shape: AttentionShape) -> Iterator[Kept]:
     a, tokens, tensor = job.precision.activation_bytes, job.tokens, job.layout.tensor
     query, key = shape.query_size // tensor, max(shape.key_size // tensor, shape.head_size)
     repeated = shape.heads > shape.groups
@@ -78,7 +78,9 @@ def _attention(job: TrainingJob, shape: AttentionShape) -> Iterator[Kept]:
     yield Kept(D, "attention output", "a*N*nh*d/t", a * tokens * query, "", True)
 
 
-def _activation_tensors(job: TrainingJob, component: Component, elements: int, module: str) -> Iterator[Kept]:
+def _activation_tensors(
+    job: HasMicroBatch, component: Component, elements: int, module: str
+) -> Iterator[Kept]:
     """The first product's output and the second's input; unfused, every step between them too."""
     a, gated = job.precision.activation_bytes, job.text.activation.gated
     name = "expert" if component is E else "feed-forward"
@@ -94,13 +96,13 @@ def _activation_tensors(job: TrainingJob, component: Component, elements: int, m
         yield Kept(component, f"{name} product before its probability", "a*R*f", a * elements, module)
 
 
-def _dense(job: TrainingJob) -> Iterator[Kept]:
+def _dense(job: HasMicroBatch) -> Iterator[Kept]:
     yield from _activation_tensors(
         job, D, job.tokens * job.text.feed_forward_size // job.layout.tensor, "mlp"
     )
 
 
-def _experts(job: TrainingJob) -> Iterator[Kept]:
+def _experts(job: HasMicroBatch) -> Iterator[Kept]:
     experts = job.text.experts
     assert experts is not None
     a, n, rows = job.precision.activation_bytes, job.residual_tokens, routed_rows(job)
@@ -118,18 +120,18 @@ def _experts(job: TrainingJob) -> Iterator[Kept]:
         yield Kept(E, "shared expert activation", "a*N*fs/t", a * shared, "shared_experts", True)
 
 
-def attention_buffer_bytes(job: TrainingJob) -> int:
+def attention_buffer_bytes(job: HasMicroBatch) -> int:
     """The input that megatron-core's attention hands to its first product, made once and kept for good."""
     return scores_bytes(job, job.precision.activation_bytes)
 
 
-def forward_tensors(job: TrainingJob) -> tuple[Kept, ...]:
+def forward_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """Alive within a layer's forward only: the scores before their softmax."""
     width = 4 if job.softmax_in_float else job.precision.activation_bytes
     return (Kept(D, "attention scores", "a*b*nh*s^2/t", scores_bytes(job, width)),)
 
 
-def mixer_gradients(job: TrainingJob) -> tuple[Kept, ...]:
+def mixer_gradients(job: HasMicroBatch) -> tuple[Kept, ...]:
     """Gradients of probabilities, of scores and of scores before their mask; and of the streams."""
     a = job.precision.activation_bytes
     # In float the 16-bit gradient is gone when the second float one is made.
@@ -141,7 +143,7 @@ def mixer_gradients(job: TrainingJob) -> tuple[Kept, ...]:
     )
 
 
-def feed_forward_gradients(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
+def feed_forward_gradients(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
     """Gradients in the feed-forward half: of the rows, and of one expert's or the dense inner tensors."""
     a, hidden = job.precision.activation_bytes, job.text.hidden_size
     stream = 3 * a * job.residual_tokens * hidden
@@ -164,12 +166,12 @@ def feed_forward_gradients(job: TrainingJob, layer: Layer) -> tuple[Kept, ...]:
     return (Kept(D, "gradients of a dense layer", "3*a*n*h+(1+2)*a*N*ffn", stream + a * (1 + inner) * width),)
 
 
-def vision_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]:
+def vision_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """What the Hugging Face tower and its mergers keep for one micro-batch."""
     return (*_tower(job, vision), *_mergers(job, vision))
 
 
-def _tower(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
+def _tower(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
     if job.frozen.vision or not job.patches:
         return
     v, depth = Component.VISION, vision.depth
@@ -191,7 +193,7 @@ def _tower(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
     yield Kept(v, "positions and their weights", "48*P", 48 * patches)
 
 
-def _mergers(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
+def _mergers(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
     if not job.patches or (job.frozen.vision and job.frozen.projector):
         return
     j, count = Component.PROJECTOR, 1 + vision.deepstack

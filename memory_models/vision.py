@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memory_models.breakdown import Component
-from memory_models.job import Granularity, TrainingJob
+from memory_models.choices import HasMicroBatch
+from memory_models.job import Granularity
 from memory_models.shapes import VisionShape
 from memory_models.tensors import Kept
 
 V, J = Component.VISION, Component.PROJECTOR
 
 
-def block_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]:
+def block_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """What one vision block keeps for one micro-batch."""
     a, patches, hidden = job.precision.activation_bytes, job.patches, vision.hidden_size
     shard = job.layout.tensor if vision.native else 1
@@ -40,12 +41,12 @@ def block_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]:
     )
 
 
-def tower_recomputed(job: TrainingJob, vision: VisionShape) -> bool:
+def tower_recomputed(job: HasMicroBatch, vision: VisionShape) -> bool:
     """Only full recompute reaches the tower, and only Megatron's own."""
     return vision.native and job.recompute.granularity is Granularity.FULL
 
 
-def tower_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]:
+def tower_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """What the tower keeps for one micro-batch; nothing where it is frozen, for no gradient passes it."""
     if job.frozen.vision or not job.patches:
         return ()
@@ -61,7 +62,7 @@ def tower_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]:
     return tuple(kept)
 
 
-def projector_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]:
+def projector_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """What merger and deepstack mergers keep for one micro-batch: each reads all patches.
 
     Frozen tower and frozen projector: no graph, nothing kept.
@@ -71,7 +72,7 @@ def projector_tensors(job: TrainingJob, vision: VisionShape) -> tuple[Kept, ...]
     return tuple(_mergers(job, vision))
 
 
-def _mergers(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
+def _mergers(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
     a, merged_patches = job.precision.activation_bytes, job.patches // vision.merge**2
     shard = job.layout.tensor if vision.native else 1
     count, merged = 1 + vision.deepstack, vision.merged_size
@@ -86,7 +87,7 @@ def _mergers(job: TrainingJob, vision: VisionShape) -> Iterator[Kept]:
     yield Kept(J, "image embeddings", "(1+nds)*a*P/4*h", count * a * merged_patches * vision.output_size)
 
 
-def backward_bytes(job: TrainingJob, vision: VisionShape) -> int:
+def backward_bytes(job: HasMicroBatch, vision: VisionShape) -> int:
     """Gradients at the widest point of a block's backward, and with recompute the block again."""
     if job.frozen.vision or not job.patches:
         return 0
