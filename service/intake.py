@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bisection.adapters.catalogue import Catalogue, NotRegistered, Profile
 from bisection.criteria import Criterion, CriterionKind
-from bisection.specification import BisectionSpec, Budget
+from bisection.specification import BisectionSpec, Budget, end_words
 from service import problems
 from service.problems import FieldError, Problem, wrong
 
@@ -172,24 +172,28 @@ class BisectionRequest(_Shape):
     preview: Annotated[bool, Field(strict=True)] = Field(
         default=False, description="Make a plan only; it starts when confirmed."
     )
+    widen: Annotated[bool, Field(strict=True)] = Field(
+        default=False, description="If the good end fails as well, go back to an older one."
+    )
 
 
 def normalise(request: BisectionRequest, catalogue: Catalogue) -> tuple[dict[str, Any], Profile]:
     """The request as it is stored, and the profile that it names. Raises Problem.
 
-    In it every default is filled in, the ends are plain refs and the criterion is whole.
+    In it every default is filled in, an end that names one repository is a plain ref, and the
+    criterion is whole.
     """
     profile = _registered(request, catalogue)
     errors: list[FieldError] = []
     ends = {
-        "good": _one_ref(request.good, "good", profile.repository, errors),
-        "bad": _one_ref(request.bad, "bad", profile.repository, errors),
+        "good": _end(request.good, "good", profile.repository, catalogue, errors),
+        "bad": _end(request.bad, "bad", profile.repository, catalogue, errors),
     }
     if ends["good"] == ends["bad"] and not errors:
         errors.append(
             FieldError(
                 field="bad",
-                message=f"is the same ref as good ({ends['good']})",
+                message=f"is the same ref as good ({end_words(ends['good'])})",
                 repair="name a good commit and a later bad one",
             )
         )
@@ -208,6 +212,7 @@ def normalise(request: BisectionRequest, catalogue: Catalogue) -> tuple[dict[str
         "confidence": request.confidence,
         "seed": request.seed,
         "preview": request.preview,
+        "widen": request.widen,
     }, profile
 
 
@@ -250,19 +255,34 @@ def _not_registered(field: str, error: NotRegistered) -> FieldError:
     )
 
 
-def _one_ref(
-    end: str | Mapping[str, str], field: str, repository: str, errors: list[FieldError]
-) -> str | None:
+def _end(
+    end: str | Mapping[str, str],
+    field: str,
+    repository: str,
+    catalogue: Catalogue,
+    errors: list[FieldError],
+) -> str | dict[str, str] | None:
+    """A plain ref, or a ref of the repository and of what it pins."""
     if isinstance(end, str):
         return end
     if set(end) == {repository}:
         return end[repository]
+    pinned = list(catalogue.pins_of(repository).values())
+    known = {repository, *(name for name in pinned if pinned.count(name) == 1)}
+    strangers = sorted(set(end) - known)
+    if not strangers and repository in end:
+        return {name: end[name] for name in sorted(end)}
+    message = (
+        f"names {', '.join(map(repr, strangers))[:200]}, which {repository!r} does not pin at one path"
+        if strangers
+        else f"does not name {repository!r}"
+    )
     errors.append(
         FieldError(
             field=field,
-            message=f"names {', '.join(sorted(repr(name) for name in end))[:200]}; "
-            "pairs of pins are not supported yet",
-            repair=f"name the profile's repository {repository!r} alone",
+            message=message,
+            repair=f"name {repository!r}; with it you may name: "
+            f"{', '.join(sorted(known - {repository})) or 'nothing'}",
         )
     )
     return None

@@ -19,6 +19,7 @@ from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.tokens import Caller, Scope, Tokens
 from bisection.rendering.escaping import visible
 from bisection.rendering.html import render_html
+from bisection.specification import end_words
 from service import problems
 from service.access import COOKIE, presented_token
 from service.bisections import Existing, UsesParts
@@ -41,6 +42,7 @@ def make_templates() -> Jinja2Templates:
     what is shown was written by commits, training jobs and callers."""
     templates = Jinja2Templates(directory=FOLDER)
     templates.env.filters["visible"] = visible
+    templates.env.filters["end_words"] = end_words
     return templates
 
 

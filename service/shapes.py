@@ -16,7 +16,7 @@ from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.roster import WorkerRow
 from bisection.adapters.storage.trials import TrialRow, TrialStatus
 from bisection.criteria import Criterion, Judgement, Verdict, judge
-from bisection.finding import FindingKind
+from bisection.finding import FindingKind, LevelKind
 from bisection.ledger import Purpose
 from bisection.measurement import Outcome
 from service.settings import ServiceSettings
@@ -32,6 +32,26 @@ class Links(BaseModel):
     page: str = Field(description="The report for people, in a browser.")
 
 
+class LevelFindingView(BaseModel):
+    """What was found one level further down, inside what the culprit carries."""
+
+    model_config = ConfigDict(title="LevelFinding")
+
+    level: LevelKind
+    path: str = Field(description="Of the gitlink or the lock; empty for the repository itself.")
+    repository: str
+    title: str = Field(description="What was looked through.")
+    kind: FindingKind
+    commits: list[str] = Field(description="Hashes; of steps that are no commits, the service's own.")
+    names: list[str] = Field(description="What to call them; may hold subjects: hostile text, escape it.")
+    parent: str | None
+    lost: bool = Field(description="The commit is a fix that the new side lacks.")
+    joint: bool = Field(description="Parts of one change that could not be told apart.")
+    confidence: float
+    why: str
+    problem: str
+
+
 class FindingView(BaseModel):
     """The answer of the search."""
 
@@ -43,6 +63,9 @@ class FindingView(BaseModel):
     confidence: float
     why: str
     problem: str = Field(description="Name of the page in docs/errors, where there is something to repair.")
+    descent: list[LevelFindingView] = Field(
+        default=[], description="What the culprit's pins, lock or merged branch hold, outermost first."
+    )
 
 
 class BisectionSummary(BaseModel):
@@ -235,8 +258,9 @@ def _criterion(row: BisectionRow) -> Criterion | None:
 
 
 def _subjects(row: BisectionRow) -> Mapping[str, str]:
-    commits = row.spec["commits"] if row.spec else ()
-    return {commit["hash"]: commit["subject"] for commit in commits}
+    spec = row.spec or {}
+    ranges = [spec.get("commits", ()), *(level["commits"] for level in spec.get("opened", ()))]
+    return {commit["hash"]: commit["subject"] for commits in ranges for commit in commits}
 
 
 def _trial_fields(row: BisectionRow, trial: TrialRow) -> dict[str, Any]:

@@ -16,11 +16,13 @@ from bisection.adapters.catalogue import Profile
 from bisection.adapters.mirror import MirrorError
 from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.trials import Trials
+from bisection.descent import whole_answer
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
 from bisection.report import Evidence, rejected_report
 from bisection.search import Search
 from workers.context import WorkerContext
+from workers.descending import descend
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
 
@@ -134,6 +136,25 @@ def _resolve(context: WorkerContext, row: BisectionRow) -> bool:
     return _conclude(context, row, answer)
 
 
+def _stop(context: WorkerContext, row: BisectionRow, finding: Finding) -> bool:
+    """End on the level where the search is now; what was found above it stands."""
+    assert row.specification is not None  # a running bisection was resolved
+    return _conclude(context, row, whole_answer(row.specification, finding))
+
+
+def _go_down(context: WorkerContext, row: BisectionRow, finding: Finding) -> bool:
+    """Open what was found, or end with it."""
+    spec = row.specification
+    assert spec is not None  # a running bisection was resolved
+    profile = Profile.model_validate(row.profile)
+    way = descend(context, profile, spec, finding, widen=bool(row.request.get("widen")))
+    if way.answer is not None:
+        return _conclude(context, row, way.answer)
+    # Where another worker was faster, its view is taken up at the next look.
+    context.bisections.open_level(row.id, row.version, way.spec)
+    return True
+
+
 def _search(context: WorkerContext, row: BisectionRow) -> bool:
     spec = row.specification
     assert spec is not None  # a running bisection was resolved
@@ -141,17 +162,17 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     ledger, pending = Trials.ledger(rows), Trials.pending(rows)
     search = Search.replay(spec, ledger)
     if row.cancel_requested:
-        return _conclude(context, row, search.answer_now("It was cancelled.", "cancelled"))
+        return _stop(context, row, search.answer_now("It was cancelled.", "cancelled"))
     limit = spec.budget.seconds
     if limit is not None and _age_seconds(row.created_at) > limit:
         why = f"The budget of {limit:g} seconds is spent."
-        return _conclude(context, row, search.answer_now(why, "budget-spent"))
+        return _stop(context, row, search.answer_now(why, "budget-spent"))
     refusal = _refusal(row, search, ledger)
     if refusal is not None:
         return _conclude(context, row, refusal)
     decision = search.next(spec.parallel, pending)
     if isinstance(decision, Finding):
-        return _conclude(context, row, decision)
+        return _go_down(context, row, decision)
     cancelled = search.cancellable(pending)
     if not decision and not cancelled:
         return False

@@ -22,7 +22,7 @@ from bisection.measurement import Measurement
 from bisection.report import Evidence
 from bisection.report_parts import DiffSummary, FileChange, RemedyEstimate, RemedyRow
 from bisection.search import Search
-from bisection.specification import BisectionSpec
+from bisection.specification import BisectionSpec, end_words
 from bisection.way_back import Launch, RevertOutcome
 from memory_models.comparison import Comparison, compare
 from memory_models.estimation import estimate
@@ -63,8 +63,8 @@ def gather_evidence(
         bisection=row.id,
         repository=profile.repository,
         profile=profile.name,
-        good=str(row.request.get("good", "")),
-        bad=str(row.request.get("bad", "")),
+        good=end_words(row.request.get("good", "")),
+        bad=end_words(row.request.get("bad", "")),
         started_at=row.created_at,
         finished_at=row.updated_at,
         launch=_launch(profile, spec, row.request.get("overrides") or {}),

@@ -6,6 +6,7 @@ from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import Trials
 from bisection.finding import Finding
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
+from bisection.specification import end_words
 from workers.context import WorkerContext
 from workers.evidence import gather_evidence
 
@@ -23,8 +24,8 @@ def make_report(context: WorkerContext, row: BisectionRow) -> CulpritReport:
                 bisection=row.id,
                 repository=profile.get("repository", ""),
                 profile=profile.get("name", ""),
-                good=str(row.request.get("good", "")),
-                bad=str(row.request.get("bad", "")),
+                good=end_words(row.request.get("good", "")),
+                bad=end_words(row.request.get("bad", "")),
                 started_at=row.created_at,
                 finished_at=row.updated_at,
             ),

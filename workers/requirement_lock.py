@@ -76,17 +76,39 @@ def read_lock(text: str, path: str) -> tuple[Pin, ...]:
 
 
 def with_overrides(pins: Collection[Pin], packages: Mapping[str, str], path: str) -> tuple[Pin, ...]:
-    """The pins with other versions for some. Raises Unbuildable for a package that is not locked."""
-    wanted = {normalised(name): version for name, version in packages.items()}
-    unknown = sorted(set(wanted) - {pin.name for pin in pins})
-    if unknown:
-        raise Unbuildable(
-            "reading the lock", f"{path} has no line for {', '.join(unknown)}, so it cannot be moved"
-        )
-    return tuple(
-        Pin(name=pin.name, version=wanted.get(pin.name, pin.version), extras=pin.extras, marker=pin.marker)
-        for pin in pins
-    )
+    """The pins with other packages: see `as_overrides` for what a value says. Raises Unbuildable."""
+    wanted = {normalised(name): value for name, value in packages.items()}
+    known = {pin.name for pin in pins}
+    moved = []
+    for pin in pins:
+        value = wanted.get(pin.name)
+        if value is None:
+            moved.append(pin)
+        elif value and "==" not in value:
+            moved.append(Pin(name=pin.name, version=value, extras=pin.extras, marker=pin.marker))
+    for name, value in sorted(wanted.items()):
+        if "==" in value:
+            moved += [pin for pin in read_lock(value, f"{path} (as overridden)") if pin.name == name]
+        elif value and name not in known:
+            moved.append(Pin(name=name, version=value))
+    return tuple(moved)
+
+
+def as_overrides(pins: Collection[Pin]) -> dict[str, str]:
+    """What each package is locked to, as the value of a state's override.
+
+    A version, where the name stands once and plainly; else all of its lines, such as
+    ``torch[cuda]==2.7.0; python_version < "3.13"``. "" as an override says: not installed.
+    """
+    lines: dict[str, list[Pin]] = {}
+    for pin in pins:
+        lines.setdefault(pin.name, []).append(pin)
+    return {
+        name: found[0].version
+        if len(found) == 1 and not found[0].extras and not found[0].marker
+        else "\n".join(pin.requirement for pin in found)
+        for name, found in lines.items()
+    }
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -16,10 +16,13 @@ from bisection.adapters.mirror import Mirror, MirrorError, Unreachable
 from bisection.criteria import Criterion
 from bisection.finding import Finding, FindingKind
 from bisection.forecast import forecast
+from bisection.levels import Level
 from bisection.measurement import Measurement, Outcome
 from bisection.specification import BisectionSpec, Budget
 from workers.context import WorkerContext
 from workers.launching import OverrideRefused, check_overrides
+from workers.pair_ends import pair_level
+from workers.state_reading import StateReader
 from workers.workspaces import mirror_of
 
 
@@ -79,10 +82,18 @@ def resolve(
 def _specify(context: WorkerContext, request: Mapping[str, Any], profile: Profile) -> BisectionSpec:
     mirror = open_mirror(context, profile)
     mirror.fetch()
-    good, bad = mirror.resolve(request["good"]), mirror.resolve(request["bad"])
+    good, bad = request["good"], request["bad"]
+    first: Level | None = None
+    if isinstance(good, str) and isinstance(bad, str):
+        ends = mirror.resolve(good), mirror.resolve(bad)
+        commits = mirror.read_range(*ends, profile.relevant_paths, profile.environment_paths)
+    else:
+        first = pair_level(StateReader(context.root, context.catalogue, profile), profile, good, bad)
+        commits = first.range
     workers = max(1, len(context.roster.alive(profile.queue)))
     return BisectionSpec(
-        range=mirror.read_range(good, bad, profile.relevant_paths, profile.environment_paths),
+        range=commits,
+        first=first,
         criterion=criterion_of(request, profile),
         budget=Budget(**(request.get("budget") or {})),
         parallel=request.get("parallel") or workers,

@@ -10,8 +10,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
 
 from workers.building import BuildSteps, Built, build_once, uv_program
 from workers.requirement_lock import Pin, normalised
@@ -73,6 +76,33 @@ def find_wheels(pin: Pin, find_links: Sequence[str]) -> list[Path]:
     return []
 
 
+def versions_between(name: str, older: str, newer: str, find_links: Sequence[str]) -> tuple[str, ...]:
+    """The versions of a package in the folders that lie between two others, from ``older`` on.
+
+    ``older`` may be the newer of the two: then they go down. Pre-releases count; what is no version of
+    PEP 440 is passed over.
+    """
+    try:
+        ends = Version(older), Version(newer)
+    except InvalidVersion:
+        return ()
+    found = {}
+    for folder in find_links:
+        for wheel in Path(folder).glob("*.whl"):
+            named = _named(wheel)
+            if named is None or named[0] != name:
+                continue
+            with suppress(InvalidVersion):
+                found[Version(named[1])] = named[1]
+    between = sorted(version for version in found if min(ends) < version < max(ends))
+    return tuple(found[version] for version in (between if ends[0] < ends[1] else reversed(between)))
+
+
 def _is_of(wheel: Path, pin: Pin) -> bool:
+    return _named(wheel) == (pin.name, pin.version)
+
+
+def _named(wheel: Path) -> tuple[str, str] | None:
+    """The normalised name and the version that a wheel's file name says."""
     parts = wheel.name.split("-")  # name-version[-build]-python-abi-platform.whl
-    return len(parts) >= 5 and normalised(parts[0]) == pin.name and parts[1].replace("_", "+") == pin.version
+    return (normalised(parts[0]), parts[1].replace("_", "+")) if len(parts) >= 5 else None

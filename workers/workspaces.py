@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisection.adapters.catalogue import Catalogue, CatalogueError, RepositoryEntry
+from bisection.adapters.catalogue import DEEPEST_PIN, Catalogue, CatalogueError, RepositoryEntry
 from bisection.adapters.git_process import GitError
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.tree_export import UnsafeTreeError, check_lengths
@@ -26,8 +26,6 @@ from workers.working_copy import GITLINK, Part, Record, WorkingCopy
 
 #: About 400 copies of a repository of Megatron Bridge's size with its Megatron-LM.
 BUDGET_BYTES = 20 * 2**30
-#: A pin that pins again is followed this deep; real ones need two.
-_DEEPEST_PIN = 4
 _RECORD = "record.json"
 _VERSION = 1
 
@@ -137,7 +135,7 @@ class Workspaces:
             parts.append(Part(path=path, mirror=mirror, commit=commit, entries=entries))
             for gitlink in entries:
                 if gitlink.mode == GITLINK and gitlink.path in entry.pins:
-                    if depth == _DEEPEST_PIN:
+                    if depth == DEEPEST_PIN:
                         raise WorkspaceRefused(f"{entry.name} at {commit[:10]} pins itself, or too deep")
                     below = f"{path}/{gitlink.path}" if path else gitlink.path
                     target = overrides.pop(below, gitlink.hash)

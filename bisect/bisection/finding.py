@@ -29,6 +29,62 @@ class LevelKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LevelFinding:
+    """What was found one level further down, inside what the culprit carries."""
+
+    level: LevelKind
+    path: str = ""  #: of the gitlink or the lock; "" for the repository itself
+    repository: str = ""  #: registered name of the repository that the commits are of
+    title: str = ""  #: for people: what was looked through
+    kind: FindingKind
+    commits: tuple[str, ...] = ()  #: hashes, oldest first; of steps that are no commits, of our own making
+    names: tuple[
+        str, ...
+    ] = ()  #: what to call them, parallel to ``commits``: hash and subject, or what moved
+    parent: str | None = None
+    lost: bool = False  #: the commit is a fix that the new side lacks
+    joint: bool = False  #: parts of one change that could not be told apart
+    confidence: float = 0.0
+    why: str = ""
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "level": self.level.value,
+            "path": self.path,
+            "repository": self.repository,
+            "title": self.title,
+            "kind": self.kind.value,
+            "commits": list(self.commits),
+            "names": list(self.names),
+            "parent": self.parent,
+            "lost": self.lost,
+            "joint": self.joint,
+            "confidence": self.confidence,
+            "why": self.why,
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> LevelFinding:
+        return cls(
+            level=LevelKind(row["level"]),
+            path=row["path"],
+            repository=row["repository"],
+            title=row["title"],
+            kind=FindingKind(row["kind"]),
+            commits=tuple(row["commits"]),
+            names=tuple(row["names"]),
+            parent=row["parent"],
+            lost=row["lost"],
+            joint=row["joint"],
+            confidence=row["confidence"],
+            why=row["why"],
+            problem=row["problem"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A frozen answer. ``commits`` are hashes, oldest first: one if FOUND, none if NONE."""
 
@@ -38,6 +94,7 @@ class Finding:
     confidence: float = 0.0  #: posterior of the answer
     why: str = ""
     problem: str = ""  #: name of a docs/errors page, where there is something to repair
+    descent: tuple[LevelFinding, ...] = ()  #: inside of what the culprit carries, outermost first
 
     def __post_init__(self) -> None:
         if self.kind is FindingKind.FOUND and (len(self.commits) != 1 or self.parent is None):
@@ -53,6 +110,7 @@ class Finding:
             "confidence": self.confidence,
             "why": self.why,
             "problem": self.problem,
+            "descent": [level.to_json() for level in self.descent],
         }
 
     @classmethod
@@ -64,4 +122,5 @@ class Finding:
             confidence=row["confidence"],
             why=row["why"],
             problem=row.get("problem", ""),
+            descent=tuple(LevelFinding.from_json(level) for level in row.get("descent", ())),
         )

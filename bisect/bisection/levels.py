@@ -133,10 +133,23 @@ class Level:
         )
 
 
-def made_step(state: State, subject: str, environment_key: str = "") -> Commit:
+def made_step(
+    state: State,
+    subject: str,
+    *,
+    environment_key: str = "",
+    pins: Mapping[str, str] | None = None,
+    paths: tuple[str, ...] = (),
+) -> Commit:
     """A step that is no commit: its hash is the SHA-1 of its state, equal on every host."""
     digest = hashlib.sha1(json.dumps(state.to_json(), sort_keys=True).encode(), usedforsecurity=False)
-    return Commit(hash=digest.hexdigest(), subject=subject, environment_key=environment_key)
+    return Commit(
+        hash=digest.hexdigest(),
+        subject=subject,
+        environment_key=environment_key,
+        pins=pins or {},
+        paths=paths,
+    )
 
 
 def with_pin(state: State, path: str, commit: str) -> State:

@@ -68,14 +68,14 @@ def _odds(line: Line, group: int, relevant_paths: Sequence[str]) -> float:
 
 
 def _odds_of_paths(commit: Commit, relevant_paths: Sequence[str]) -> float:
-    code = [path for path in commit.paths if _is_code(path, relevant_paths)]
+    code = [path for path in commit.paths if is_code(path, relevant_paths)]
     if not code:
         return TOUCHES_NO_CODE
     size = 1 + math.log2(len(code)) / 4  # a change of 16 files has twice the odds of a change of one
     return size * (TOUCHES_MEMORY if any(_decides_memory(path) for path in code) else 1.0)
 
 
-def _is_code(path: str, relevant_paths: Sequence[str]) -> bool:
+def is_code(path: str, relevant_paths: Sequence[str]) -> bool:
     """Whether a path can change a run: named relevant by the profile or, without that, no mere text."""
     if relevant_paths:
         return any(path.startswith(prefix) for prefix in relevant_paths)

@@ -8,9 +8,16 @@ from typing import Any
 
 from bisection.commits import Commit, CommitRange
 from bisection.criteria import Criterion
-from bisection.levels import Level
+from bisection.levels import Level, LevelKind
 
 VERSION = 1
+
+
+def end_words(end: Any) -> str:
+    """An end of a range as a request named it, for people: a ref, or a ref for each repository."""
+    if isinstance(end, Mapping):
+        return ", ".join(f"{name} {ref}" for name, ref in end.items())
+    return str(end)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +67,19 @@ class BisectionSpec:
 
     @property
     def ground(self) -> int:
-        """Which level shows the range that was asked about: the last one of the repository's own commits."""
-        return max((n for n, level in enumerate(self.levels) if level.is_ground), default=0)
+        """Which level shows what was asked about: the last one of the repository's own commits.
+
+        Where pairs of pins were the ends and no level has those, the last one that tells the factors apart.
+        """
+        levels = self.levels
+        ground = 0
+        for number, level in enumerate(levels):
+            again = level.kind is LevelKind.FACTORS and all(
+                above.kind is level.kind for above in levels[:number]
+            )
+            if level.is_ground or again:
+                ground = number
+        return ground
 
     def with_level(self, level: Level) -> BisectionSpec:
         """The same bisection, one level further down."""

@@ -89,6 +89,7 @@ def test_the_stored_request_is_whole_and_the_profile_is_kept_as_it_was(scene: Se
         "confidence": 0.99,
         "seed": 0,
         "preview": False,
+        "widen": False,
     }  # fmt: skip
     assert row.profile["name"] == PROFILE
     assert row.profile["launch"][0]["command"] == ["{python}", "train.py"]
@@ -175,10 +176,17 @@ def test_the_same_ref_twice_is_refused(scene: ServiceScene) -> None:
     assert "same ref" in refused(scene, "bad", bad="v0.3.0")
 
 
-def test_pairs_of_pins_are_refused_as_not_supported_yet(scene: ServiceScene) -> None:
-    said = refused(scene, "good", good={REPOSITORY: "v0.3.0", "megatron-lm": "main"})
-    assert "not supported yet" in said
-    assert REPOSITORY in said
+def test_pairs_of_pins_are_kept_where_the_repository_pins_what_they_name(scene: ServiceScene) -> None:
+    pair = {REPOSITORY: "v0.3.0", "megatron-lm": "main"}
+    assert "does not pin at one path" in refused(scene, "good", good=pair)
+    scene.write(
+        "repositories",
+        {"name": REPOSITORY, "url": "/mirrors/bridge", "pins": {"3rdparty/Megatron-LM": "megatron-lm"}},
+    )
+    assert f"does not name '{REPOSITORY}'" in refused(scene, "good", good={"megatron-lm": "main"})
+    assert "same ref" in refused(scene, "bad", good=pair, bad=pair)
+    row = scene.bisections.get(scene.create(good=pair, bad={REPOSITORY: "main"}))
+    assert (row.request["good"], row.request["bad"]) == (pair, "main")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -295,6 +296,22 @@ class Catalogue:
     def repository(self, name: str) -> RepositoryEntry:
         return self._one(RepositoryEntry, "repositories", "repository", name)
 
+    def pins_of(self, name: str) -> dict[str, str]:
+        """Every pin below a repository, at whatever depth: its path from the top, and what it points into.
+
+        A pin into a repository that is not registered is left out.
+        """
+        found: dict[str, str] = {}
+        waiting = [("", self.repository(name), 0)]
+        while waiting:
+            path, entry, depth = waiting.pop()
+            for pin, target in entry.pins.items():
+                below = f"{path}/{pin}" if path else pin
+                with suppress(NotRegistered):
+                    waiting += [(below, self.repository(target), depth + 1)] if depth < DEEPEST_PIN else []
+                    found[below] = target
+        return found
+
     def profiles(self) -> tuple[Profile, ...]:
         """All of them, by name."""
         return tuple(_read(Profile, path) for path in self._files("profiles"))
@@ -313,6 +330,9 @@ class Catalogue:
                 return _read(shape, path)
         known = ", ".join(path.stem for path in self._files(kind)) or "none"
         raise NotRegistered(f"no {word} {name!r} is registered here; registered: {known}")
+
+#: A pin that pins again is followed this deep; real ones need two.
+DEEPEST_PIN = 4
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -28,12 +28,12 @@ from typing import TypeVar
 
 from git import Repo, Tree
 
-from bisection.adapters import reverting, tree_export
+from bisection.adapters import line_reading, reverting, tree_export
 from bisection.adapters.git_process import GitError, MirrorError, file_lock, git_environment, run_git
 from bisection.adapters.range_reading import read_commits
 from bisection.adapters.ref_resolution import AmbiguousRef, UnknownRef, resolve_ref
 from bisection.adapters.reverting import Revert
-from bisection.commits import CommitRange, check_hash
+from bisection.commits import Commit, CommitRange, check_hash
 
 __all__ = [
     "AmbiguousRef",
@@ -266,7 +266,7 @@ class Mirror:
         line = (
             run_git(self.folder, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").decode().split()
         )
-        parents = self._parents(line[0])
+        parents = line_reading.parents_of(self.folder, line[0])
         if parents[:1] != [good]:
             raise BadRange(
                 f"good {good[:10]} is not on the first-parent line of bad {bad[:10]}: it came in "
@@ -277,8 +277,67 @@ class Mirror:
             commits=read_commits(self.folder, [good, *line], relevant_paths, environment_paths)
         )
 
-    def _parents(self, commit: str) -> list[str]:
-        return run_git(self.folder, "rev-list", "--parents", "-n1", commit).decode().split()[1:]
+    def read_path(
+        self,
+        start: str,
+        end: str,
+        relevant_paths: Sequence[str] = (),
+        environment_paths: Sequence[str] = (),
+    ) -> tuple[CommitRange, int]:
+        """The steps between any two commits, and how many of them lead backwards. Raises BadRange.
+
+        Both are on first-parent lines, which share their older part: back along the one to the youngest
+        commit that they share, then on along the other. From an ancestor no step leads backwards.
+
+            start -> o -> base -> o -> end        two steps back
+        """
+        ends = check_hash(start), check_hash(end)
+        if start == end:
+            raise BadRange(f"{start[:10]} is both ends: there is nothing between them")
+        found = self.reading(
+            lambda: line_reading.read_path(self.folder, *ends, relevant_paths, environment_paths)
+        )
+        if found is None:
+            raise BadRange(f"{start[:10]} and {end[:10]} have no commit in common along their first parents")
+        return CommitRange(commits=found[0]), found[1]
+
+    def read_merge(
+        self, merge: str, relevant_paths: Sequence[str] = (), environment_paths: Sequence[str] = ()
+    ) -> CommitRange:
+        """A merge as a line: its first parent, where the branch left, the branch, the merge itself.
+
+        The branch is followed along its first parents. Only the two ends if it brings nothing.
+        """
+        check_hash(merge)
+        return CommitRange(
+            commits=self.reading(
+                lambda: line_reading.read_merge(self.folder, merge, relevant_paths, environment_paths)
+            )
+        )
+
+    def read_back(
+        self,
+        commit: str,
+        steps: int,
+        relevant_paths: Sequence[str] = (),
+        environment_paths: Sequence[str] = (),
+    ) -> tuple[Commit, ...]:
+        """A commit after so many before it, oldest first; fewer where history begins. First parents."""
+        check_hash(commit)
+        return self.reading(
+            lambda: line_reading.read_back(self.folder, commit, steps, relevant_paths, environment_paths)
+        )
+
+    def gitlinks(self, commit: str, paths: Sequence[str]) -> dict[str, str]:
+        """Those of the paths that are gitlinks at a full hash, and where they point."""
+        if not paths:
+            return {}
+        wanted = set(paths)
+        return {
+            entry.path: entry.hash
+            for entry in self.tree(commit, paths)
+            if entry.mode == "160000" and entry.path in wanted
+        }
 
     def is_ancestor(self, older: str, newer: str) -> bool:
         check_hash(older)
@@ -357,7 +416,7 @@ class Mirror:
     def revert(self, commit: str, onto: str) -> Revert:
         """The tree of ``onto`` without the commit's change (against its first parent)."""
         check_hash(commit)
-        parents = self.reading(lambda: self._parents(commit))
+        parents = self.reading(lambda: line_reading.parents_of(self.folder, commit))
         if not parents:
             raise BadRange(f"{commit[:10]} is the first commit of all: there is nothing to go back to")
         return reverting.revert(self.folder, commit, parents[0], check_hash(onto))

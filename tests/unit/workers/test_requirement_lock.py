@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.requirement_lock import Pin, Unbuildable, read_lock, with_overrides
+from workers.requirement_lock import Pin, Unbuildable, as_overrides, read_lock, with_overrides
 
 
 def test_pins_comments_extras_markers_and_hashes_are_read() -> None:
@@ -50,11 +50,27 @@ def test_a_package_pinned_twice_is_refused() -> None:
         read_lock("my.pkg==1\nMy_Pkg==2\n", "lock")
 
 
-def test_an_override_moves_one_pin_and_an_unknown_one_is_refused() -> None:
-    pins = read_lock("a==1\nb==1\n", "lock")
-    assert with_overrides(pins, {"B": "2"}, "lock") == (
+def test_an_override_moves_one_pin_adds_one_or_takes_one_away() -> None:
+    pins = read_lock("a==1\nb[x]==1\nc==1\n", "lock")
+    assert with_overrides(pins, {"B": "2", "c": "", "d": "3"}, "lock") == (
         Pin(name="a", version="1"),
-        Pin(name="b", version="2"),
+        Pin(name="b", version="2", extras="[x]"),
+        Pin(name="d", version="3"),
     )
-    with pytest.raises(Unbuildable, match="lock has no line for c"):
-        with_overrides(pins, {"c": "2"}, "lock")
+
+
+def test_what_one_lock_says_can_be_laid_over_another() -> None:
+    old = read_lock("a==1\nb[x]==1\nc==1\nd==1 ; python_version < '3.12'\n", "lock")
+    new = read_lock(
+        "a==2\nb[x,y]==1\nd==1 ; python_version < '3.12'\nd==2 ; python_version >= '3.12'\n", "lock"
+    )
+    before, after = as_overrides(old), as_overrides(new)
+    moved = {name: after.get(name, "") for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert set(with_overrides(old, moved, "lock")) == set(new)
+    back = {name: before.get(name, "") for name in moved}
+    assert set(with_overrides(new, back, "lock")) == set(old)
+
+
+def test_an_override_cannot_smuggle_in_what_a_lock_may_not_say() -> None:
+    with pytest.raises(Unbuildable, match="is not `name==version`"):
+        with_overrides(read_lock("a==1\n", "lock"), {"a": "a==1 --index-url=https://evil.example"}, "lock")

@@ -240,6 +240,24 @@ class Bisections:
             cancel_requested=True,
         )
 
+    def open_level(self, bisection_id: str, version: int, spec: BisectionSpec) -> bool:
+        """The search goes on on a further level; False if the bisection changed since that was decided."""
+        level = spec.levels[-1]
+        told = {"kind": level.kind.value, "path": level.path, "title": level.title}
+        with self._database.write() as connection:
+            moved = connection.execute(
+                update(bisections)
+                .where(
+                    bisections.c.id == bisection_id,
+                    bisections.c.version == version,
+                    bisections.c.status == Status.RUNNING.value,
+                )
+                .values(updated_at=now(), version=version + 1, spec=spec.to_json())
+            ).rowcount
+            if moved:
+                append_event(connection, bisection_id, "level_opened", told)
+        return bool(moved)
+
     def conclude(self, bisection_id: str, finding: Finding) -> bool:
         """The search has its answer; the report is still to be made."""
         return self._move(

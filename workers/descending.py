@@ -1,0 +1,237 @@
+"""Opens what a search has found: reads what lies inside, and makes the next level of it.
+
+The decision is `bisection.openings`'; here git, the locks and the disk are asked. What cannot be
+read is told beside the answer and takes nothing from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from bisection.adapters.catalogue import CatalogueError, Profile
+from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.commits import Commit, CommitRange, State
+from bisection.descent import whole_answer
+from bisection.finding import Finding, FindingKind, LevelFinding
+from bisection.levels import Level, LevelKind, relevant_below, with_pin
+from bisection.openings import (
+    Change,
+    Factor,
+    Opening,
+    OpeningKind,
+    factor_level,
+    opening,
+    package_level,
+    version_level,
+    wants_reversal,
+)
+from bisection.specification import BisectionSpec
+from bisection.states import Line
+from workers.context import WorkerContext
+from workers.state_reading import StateReader
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descended:
+    """The way on: a specification with a further level to search, or the whole answer."""
+
+    spec: BisectionSpec
+    answer: Finding | None = None
+
+
+def descend(
+    context: WorkerContext, profile: Profile, spec: BisectionSpec, finding: Finding, *, widen: bool
+) -> Descended:
+    """What follows from what was found on the last level. Never raises for what a repository lacks."""
+    reader = StateReader(context.root, context.catalogue, profile)
+    while True:
+        try:
+            level = _next_level(reader, profile, spec, finding, widen)
+        except (MirrorError, CatalogueError, ValueError) as error:
+            log.warning("a finding could not be opened", error=str(error))
+            return Descended(spec=spec, answer=whole_answer(spec, finding, _not_opened(spec, error)))
+        if level is None:
+            return Descended(spec=spec, answer=whole_answer(spec, finding))
+        spec = spec.with_level(level)
+        if len(level.states) > 2:
+            return Descended(spec=spec)
+        finding = _only_step(level, finding)
+
+
+def _only_step(level: Level, above: Finding) -> Finding:
+    """The finding of a level with one step: what was found above is that step, and needs no trial."""
+    step = level.range.bad
+    return Finding(
+        kind=FindingKind.FOUND,
+        commits=(step.hash,),
+        parent=level.range.good.hash,
+        confidence=above.confidence,
+        why=f"{level.name(level.accused(step.hash))} is all that {level.title} holds.",
+    )
+
+
+def _not_opened(spec: BisectionSpec, error: Exception) -> LevelFinding:
+    return LevelFinding(
+        level=spec.levels[-1].kind,
+        path=spec.levels[-1].path,
+        title="what the culprit carries",
+        kind=FindingKind.NONE,
+        why=f"It could not be opened: {error}",
+        problem=getattr(error, "problem", ""),
+    )
+
+
+def _next_level(
+    reader: StateReader, profile: Profile, spec: BisectionSpec, finding: Finding, widen: bool
+) -> Level | None:
+    levels = spec.levels
+    if widen and finding.problem == "good-end-is-bad" and levels[-1].is_ground and levels[-1].is_plain:
+        return _wider(reader, profile, levels[-1], finding)
+    if wants_reversal(levels, finding):
+        return _reversed_factors(reader, levels[-1], finding)
+    if finding.kind is not FindingKind.FOUND:
+        return None
+    change = _change(reader, levels[-1], finding.commits[0])
+    chosen = opening(levels, finding, change)
+    return _open(reader, profile, finding, change, chosen) if chosen else None
+
+
+def _change(reader: StateReader, level: Level, step: str) -> Change:
+    """What the first bad step of a level differs in from the state that was measured before it."""
+    line = Line.through(level)
+    bad = level.state_of(step)
+    good = line.state(line.places[bad] - 1)
+    path = "" if level.kind is LevelKind.PACKAGES else level.path
+    if level.is_made:
+        before, after = (_commit_at(reader, state, path) for state in (good, bad))
+    else:
+        before, after = level.before(step), level.range.commits[level.range.position(step)]
+    return reader.change(good, bad, path, before, after)
+
+
+def _commit_at(reader: StateReader, state: State, path: str) -> Commit:
+    commit = reader.commit(state, path)
+    assert commit is not None  # the state was measured with it
+    return reader.mirror(path).read_back(commit, 0)[0]
+
+
+def _reversed_factors(reader: StateReader, level: Level, finding: Finding) -> Level:
+    """The factors that could not be told apart, in the other order."""
+    first = level.range.position(finding.commits[0])
+    good, bad = level.states[first - 1], level.state_of(finding.commits[-1])
+    before, after = (_commit_at(reader, state, level.path) for state in (good, bad))
+    change = reader.change(good, bad, level.path, before, after)
+    return factor_level(
+        change, finding, reader.tidy, source_first=True, repository=reader.repository(level.path).name
+    )
+
+
+def _open(
+    reader: StateReader, profile: Profile, finding: Finding, change: Change, chosen: Opening
+) -> Level | None:
+    factor = chosen.factor
+    match chosen.kind:
+        case OpeningKind.FACTORS:
+            name = reader.repository(change.path).name
+            return factor_level(change, finding, reader.tidy, repository=name)
+        case OpeningKind.PACKAGES if factor:
+            return package_level(change, factor, finding, reader.tidy)
+        case OpeningKind.VERSIONS if factor:
+            return version_level(change, factor, finding, reader.tidy)
+        case OpeningKind.PIN | OpeningKind.COMMITS if factor:
+            return history_level(reader, profile, change, factor, finding)
+        case OpeningKind.MERGE:
+            return _merge(reader, profile, change, finding)
+    return None
+
+
+def history_level(
+    reader: StateReader, profile: Profile, change: Change, factor: Factor, finding: Finding | None
+) -> Level:
+    """The commits between two ends of one repository, the rest of the state being held."""
+    path = factor.path
+    mirror, relevant, environment = _reading(reader, profile, path)
+    for commit in (factor.before, factor.after):
+        mirror.require(commit)
+    commits, turn = mirror.read_path(factor.before, factor.after, relevant, environment)
+    steps, states = _states(reader, change, commits.commits, path)
+    name = reader.repository(path).name
+    return Level(
+        kind=LevelKind.PIN if path else LevelKind.COMMITS,
+        range=CommitRange(commits=steps),
+        states=states,
+        path=path,
+        repository=name,
+        title=f"{path or name} from {factor.before[:10]} to {factor.after[:10]}"
+        + (f", through {steps[turn].short}, where they part" if turn else ""),
+        turn=turn,
+        opened_by=finding,
+    )
+
+
+def _merge(reader: StateReader, profile: Profile, change: Change, finding: Finding) -> Level | None:
+    mirror, relevant, environment = _reading(reader, profile, change.path)
+    commits = mirror.read_merge(change.after.hash, relevant, environment)
+    steps, states = _states(reader, change, commits.commits, change.path)
+    if len(steps) < 3:
+        return None  # the branch holds nothing that the merge itself does not
+    return Level(
+        kind=LevelKind.MERGE,
+        range=CommitRange(commits=steps),
+        states=states,
+        path=change.path,
+        repository=reader.repository(change.path).name,
+        title=f"the branch that {change.after.short} merges",
+        opened_by=finding,
+    )
+
+
+def _reading(reader: StateReader, profile: Profile, path: str) -> tuple[Mirror, Sequence[str], Sequence[str]]:
+    relevant = relevant_below(profile.relevant_paths, path)
+    return reader.mirror(path), relevant, () if path else profile.environment_paths
+
+
+def _states(
+    reader: StateReader, change: Change, commits: Sequence[Commit], path: str
+) -> tuple[tuple[Commit, ...], tuple[State, ...]]:
+    """The steps and their states: between the two that were measured, the bad one at other commits.
+
+    Of steps that come to one state the first one stays.
+    """
+
+    def at(commit: str) -> State:
+        if path:
+            return reader.tidy(with_pin(change.bad, path, commit))
+        return reader.tidy(State(commit=commit, pins=change.bad.pins, packages=change.bad.packages))
+
+    ends = {change.good: commits[0], change.bad: commits[-1]}
+    between: dict[State, Commit] = {}
+    for commit in commits[1:-1]:
+        state = at(commit.hash)
+        if state not in ends:
+            between.setdefault(state, commit)
+    return (commits[0], *between.values(), commits[-1]), (change.good, *between, change.bad)
+
+
+def _wider(reader: StateReader, profile: Profile, level: Level, finding: Finding) -> Level | None:
+    """The same range from an older good end on: as many commits further back as it has."""
+    commits = level.range.commits
+    older = reader.mirror("").read_back(
+        level.range.good.hash, len(commits) - 1, profile.relevant_paths, profile.environment_paths
+    )
+    if len(older) < 2:
+        return None  # history begins here
+    wider = CommitRange(commits=(*older[:-1], *commits))
+    return Level(
+        kind=LevelKind.WIDENED,
+        range=wider,
+        states=Level.plain(wider).states,
+        repository=level.repository,
+        title=f"the range from {wider.good.short} on, {len(older) - 1} commits further back",
+        opened_by=finding,
+    )

@@ -1,0 +1,57 @@
+"""Ends of a range that are pairs: a commit of the repository, and commits of what it pins.
+
+    good {"megatron-bridge": a, "megatron-lm": x}      bad {"megatron-bridge": b, "megatron-lm": y}
+
+What differs between them is a change like one that a commit makes, only larger: the first level tells
+its parts apart (a with x, a with y, b with y), and the guilty part's own range is opened below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bisection.adapters.catalogue import Profile
+from bisection.adapters.mirror import BadRange
+from bisection.commits import State
+from bisection.levels import Level
+from bisection.openings import Change, Factor, FactorKind, factor_level
+from workers.descending import history_level
+from workers.state_reading import StateReader
+
+
+def pair_level(
+    reader: StateReader, profile: Profile, good: str | Mapping[str, str], bad: str | Mapping[str, str]
+) -> Level:
+    """Level 0 between two such ends. Raises MirrorError, CatalogueError, or ValueError for a pin that is
+    no pin of the repository.
+    """
+    before, after = (_state(reader, profile, end) for end in (good, bad))
+    if before == after:
+        raise BadRange("good and bad come to the same commits: there is nothing between them")
+    mirror = reader.mirror("")
+    commits = [mirror.read_back(state.commit, 0)[0] for state in (before, after)]
+    change = reader.change(before, after, "", commits[0], commits[1])
+    factors = [factor for factor in change.factors if factor.kind is FactorKind.PIN]
+    if before.commit != after.commit:
+        # With its lock: a commit of the range that moves it is opened when it is found.
+        factors.append(
+            Factor(kind=FactorKind.SOURCE, path="", before=before.commit, after=after.commit),
+        )
+    change = Change(
+        good=before, bad=after, path="", before=commits[0], after=commits[1], factors=tuple(factors)
+    )
+    if len(factors) == 1:
+        return history_level(reader, profile, change, factors[0], None)
+    return factor_level(change, None, reader.tidy, repository=profile.repository)
+
+
+def _state(reader: StateReader, profile: Profile, end: str | Mapping[str, str]) -> State:
+    refs = {profile.repository: end} if isinstance(end, str) else dict(end)
+    commit = reader.mirror("").resolve(refs.pop(profile.repository))
+    pins = {}
+    for name, ref in refs.items():
+        path = reader.path_of(name)
+        mirror = reader.mirror(path)
+        mirror.fetch()
+        pins[path] = mirror.resolve(ref)
+    return reader.tidy(State(commit=commit, pins=tuple(sorted(pins.items()))))
