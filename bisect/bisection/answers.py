@@ -190,7 +190,7 @@ def best_answer(standing: Standing, why: str, problem: str) -> Finding:
         kind=FindingKind.SET,
         commits=_hashes(standing.line, suspects),
         confidence=float(belief[suspects].sum()),
-        why=f"{why} {narration.best_so_far(standing.line, standing.posterior, suspects)}",
+        why=f"{why} {narration.best_so_far(standing.line, standing.evidence, standing.posterior, suspects)}",
         problem=problem,
     )
 

@@ -7,7 +7,9 @@ against planted culprits that answer truthfully, and counted.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from bisection.commits import State
@@ -73,67 +75,83 @@ def forecast(spec: BisectionSpec, trial_seconds: float | None) -> Forecast:
     )
 
 
-def play(spec: BisectionSpec, culprit: int) -> int:
-    """How many trials the search starts if step ``culprit`` of the line is to blame.
+def play(
+    spec: BisectionSpec, culprit: int, ledger: Sequence[LedgerEntry] = (), pending: Sequence[Trial] = ()
+) -> int:
+    """How many more trials the search starts if step ``culprit`` of its line is to blame.
 
-    A truthful world: no flake, no skip, trials end in the order in which they started.
+    It goes on from ``ledger``, with ``pending`` started and counted already. A truthful world: no flake, no
+    skip, trials end in the order in which they started, and values are as those that were measured.
     """
-    search = Search.replay(spec, ())
-    pending: deque[Trial] = deque()
+    search = Search.replay(spec, ledger)
+    answer = _Answers.of(search)
+    places = {state: place for place, state in enumerate(search.level.states)}
+    running = deque(trial for trial in pending if trial.state in places)
     started = 0
     while True:
-        decision = search.next(spec.parallel, tuple(pending))
+        decision = search.next(spec.parallel, tuple(running))
         if isinstance(decision, Finding):
             return started
-        pending.extend(decision)
+        running.extend(decision)
         started += len(decision)
-        trial = pending.popleft()
-        bad = search.level.states.index(trial.state) >= culprit
+        trial = running.popleft()
         worker = next(f"w{n}" for n in range(spec.workers + 1) if f"w{n}" not in trial.avoid_workers)
-        search.record(
-            LedgerEntry(
-                sequence=len(search.ledger),
-                trial=trial,
-                measurement=_answer(spec, trial.state, bad).evolve(worker=worker),
-            )
-        )
+        measured = answer.measurement(trial.state, bad=places[trial.state] >= culprit).evolve(worker=worker)
+        search.record(LedgerEntry(sequence=len(search.ledger), trial=trial, measurement=measured))
 
 
-def _answer(spec: BisectionSpec, state: State, bad: bool) -> Measurement:
-    criterion = spec.criterion
-    if criterion.kind is CriterionKind.CRASH:
-        return Measurement(
-            outcome=Outcome.CRASHED if bad else Outcome.COMPLETED,
-            state=state,
-            signature=(criterion.signature or "failed") if bad else "",
+@dataclass(frozen=True, kw_only=True)
+class _Answers:
+    """What a good and a bad state measure in a played world."""
+
+    kind: CriterionKind
+    signature: str
+    good: float  #: bytes or useful tokens a second; not used for a crash
+    bad: float
+
+    @classmethod
+    def of(cls, search: Search) -> _Answers:
+        """The medians of what was measured on either side, and a fifth off the limit where nothing was."""
+        criterion, seen = search.spec.criterion, search.standing.evidence.observations
+        limit = float(criterion.threshold or criterion.capacity_bytes or 1)
+        worse = -1 if criterion.kind is CriterionKind.THROUGHPUT else 1
+        values = {
+            side: [one.value for one in seen if one.bad is side and one.value is not None]
+            for side in (False, True)
+        }
+        return cls(
+            kind=criterion.kind,
+            signature=search.standing.evidence.signature or criterion.signature or "failed",
+            good=median(values[False]) if values[False] else limit * (1 - 0.2 * worse),
+            bad=median(values[True]) if values[True] else limit * (1 + 0.2 * worse),
         )
-    limit = criterion.threshold or criterion.capacity_bytes or 1
-    if criterion.kind is CriterionKind.THROUGHPUT:
-        rate = limit * (0.8 if bad else 1.2)
-        steps = tuple(
-            Step(
-                step=index,
-                peak_bytes=0,
-                retained_bytes=0,
-                seconds=1000 / rate,
-                loss_tokens=1000,
-                image_tokens=0,
-                padding_tokens=0,
+
+    def measurement(self, state: State, *, bad: bool) -> Measurement:
+        value = self.bad if bad else self.good
+        if self.kind is CriterionKind.CRASH:
+            outcome = Outcome.CRASHED if bad else Outcome.COMPLETED
+            return Measurement(outcome=outcome, state=state, signature=self.signature if bad else "")
+        if self.kind is CriterionKind.THROUGHPUT:
+            steps = tuple(
+                Step(
+                    step=index,
+                    peak_bytes=0,
+                    retained_bytes=0,
+                    seconds=1000 / value,
+                    loss_tokens=1000,
+                    image_tokens=0,
+                    padding_tokens=0,
+                )
+                for index in range(3)
             )
-            for index in range(3)
-        )
-        return Measurement(outcome=Outcome.COMPLETED, state=state, steps=steps, images=1, real_data=True)
-    peak = int(limit * (1.2 if bad else 0.8))
-    return Measurement(
-        outcome=Outcome.COMPLETED,
-        state=state,
-        peak=Peak(
+            return Measurement(outcome=Outcome.COMPLETED, state=state, steps=steps, images=1, real_data=True)
+        peak = Peak(
             rank=0,
             step=0,
             phase="forward",
             instant="",
-            allocated_bytes=peak,
-            reserved_bytes=peak,
-            breakdown=MemoryBreakdown(cells={(Component.DECODER, Category.ACTIVATIONS): peak}),
-        ),
-    )
+            allocated_bytes=int(value),
+            reserved_bytes=int(value),
+            breakdown=MemoryBreakdown(cells={(Component.DECODER, Category.ACTIVATIONS): int(value)}),
+        )
+        return Measurement(outcome=Outcome.COMPLETED, state=state, peak=peak)

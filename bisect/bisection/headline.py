@@ -52,6 +52,12 @@ ACTIVITY_WORDS = {
 #: Problems with which the whole range was cleared; with others the search only ended without a name.
 _CLEARED = frozenset({"", "same-state", "good-end-is-bad", "bad-end-passes"})
 
+#: How a best answer so far begins, where the search had to stop before it was sure.
+_STOPPED_EARLY = {
+    "budget-spent": "The budget is spent. As far as it went, the first bad commit",
+    "cancelled": "The search was cancelled. As far as it went, the first bad commit",
+}
+
 _NEITHER_END = "Nothing is known: neither end can be judged, and the profile probably needs repair."
 _NOTHING_BAD = "Nothing is known yet: no trial could be judged bad."
 
@@ -98,14 +104,15 @@ def headline(
         if culprit.author:
             runs += [Run(text=" by "), Run(text=visible(culprit.author, limit=80), foreign=True)]
         return (*runs, Run(text=f" is the first bad commit {confidence}{tail}"))
+    said = _STOPPED_EARLY.get(finding.problem, "The first bad commit")
     if len(commits) == 1:
         return (
-            Run(text="The first bad commit is probably "),
+            Run(text=f"{said} is probably "),
             Run(text=f"{commits[0].short} {visible(commits[0].subject, limit=160)}", foreign=True),
             Run(text=f" {confidence}, but that could not be confirmed{tail}"),
         )
     return (
-        Run(text=f"The first bad commit is one of {len(commits)}, from "),
+        Run(text=f"{said} is one of {len(commits)}, from "),
         Run(text=commits[0].short, foreign=True),
         Run(text=" to "),
         Run(text=commits[-1].short, foreign=True),

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from bisection.credible import credible_groups
 from bisection.evidence import Evidence, StateEvidence
 from bisection.ledger import Purpose
 from bisection.posterior import Posterior
+from bisection.quantities import counted
 from bisection.states import Line
 
 
@@ -45,18 +45,18 @@ def trial_reason(
             f"{short} must {role} again before an answer may rest on it. {seen} "
             f"Belief that it is bad: {percent(before)}."
         )
-    likely = int(np.searchsorted(np.cumsum(np.sort(posterior.belief[1:-1])[::-1]), 0.95)) + 1
-    suspects = min(likely, len(line) - 1)
+    suspects = len(credible_groups(posterior.belief))
+    task = f"divides the {suspects} suspects" if suspects > 1 else "checks the one suspect left"
     return (
-        f"{short} divides the {suspects} commits still suspected: with {percent(before)} the regression was "
-        f"there by then. {seen} A trial here is expected to tell {bits:.2f} bits."
+        f"{short} {task}: with {percent(before)} the regression was there by then. {seen} "
+        f"A trial here is expected to tell {bits:.2f} bits."
     )
 
 
 def _tally(state: StateEvidence) -> str:
     """What is known of a state, in one sentence."""
     parts = [
-        f"{verb} {count} time{'s' if count > 1 else ''}"
+        f"{verb} {counted(count, 'time')}"
         for verb, count in (
             ("failed", state.failures),
             ("passed", state.passes),
@@ -69,7 +69,7 @@ def _tally(state: StateEvidence) -> str:
 
 def _times(count: int, verb: str, workers: set[str]) -> str:
     where = f" on {len(workers)} workers" if len(workers) > 1 else ""
-    return f"{verb} in {count} trial{'s' if count > 1 else ''}{where}"
+    return f"{verb} in {counted(count, 'trial')}{where}"
 
 
 def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
@@ -81,8 +81,8 @@ def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
     )
     if culprit.passes or parent.failures:
         sentence += (
-            f" Against it stand {culprit.passes} passing trials of the commit "
-            f"and {parent.failures} failing ones of its parent, taken for flakes."
+            f" Against it stand {counted(culprit.passes, 'passing trial')} of the commit "
+            f"and {counted(parent.failures, 'failing one')} of its parent, taken for flakes."
         )
     if line.parent(group).hash != line.first_commit(group - 1).hash:
         sentence += (
@@ -114,9 +114,9 @@ def bad_end_passes(line: Line, evidence: Evidence) -> str:
     failed = sum(state.failures for state in evidence.states.values())
     return (
         f"The bad end {line.name(line.last)} "
-        f"{_times(end.passes, 'passed', end.passing_workers)}; over the whole range {passed} trials passed "
-        f"and {failed} failed. Nothing in the range is to blame: the failure was a flake, or its cause lies "
-        "outside the code."
+        f"{_times(end.passes, 'passed', end.passing_workers)}; over the whole range "
+        f"{counted(passed, 'trial')} passed and {failed} failed. Nothing in the range is to blame: "
+        "the failure was a flake, or its cause lies outside the code."
     )
 
 
@@ -171,12 +171,17 @@ def leaning_to_none(which: str) -> str:
     return "So far most of the evidence says that nothing in the range is to blame."
 
 
-def best_so_far(line: Line, posterior: Posterior, suspects: Sequence[int]) -> str:
+def best_so_far(line: Line, evidence: Evidence, posterior: Posterior, suspects: Sequence[int]) -> str:
+    """Nobody is called likely before something failed: until then a belief is what was thought at first."""
+    if not any(seen.bad for seen in evidence.observations):
+        return "Nothing has failed so far, so nothing tells one commit from another."
     likeliest = max(suspects, key=lambda group: float(posterior.belief[group]))
+    share = percent(float(posterior.belief[likeliest]))
+    if len(suspects) == 1:
+        return f"So far {line.name(likeliest)} is the one suspect left, with {share}, not confirmed."
     return (
-        f"So far {len(suspects)} of {len(line) - 1} suspects remain; the likeliest is "
-        f"{line.name(likeliest)} with {percent(float(posterior.belief[likeliest]))}, "
-        "not confirmed."
+        f"So far {len(suspects)} of {counted(len(line) - 1, 'suspect')} remain; the likeliest is "
+        f"{line.name(likeliest)} with {share}, not confirmed."
     )
 
 

@@ -80,7 +80,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
         .render(
             report=report,
             title=wording.title(report),
-            kicker="nothing known yet" if report.nothing_known else _KICKERS[report.finding.kind],
+            kicker=_kicker(report),
             style=Markup(_style()),
             policy=content_security_policy(),
             stamp=wording.stamp(report),
@@ -127,6 +127,14 @@ def content_security_policy() -> str:
     """What the page may do: use its own styles, and nothing else."""
     digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def _kicker(report: CulpritReport) -> str:
+    if report.nothing_known:
+        return "nothing known yet"
+    if report.finding.kind is FindingKind.SET and report.finding.problem in ("budget-spent", "cancelled"):
+        return "best answer so far"
+    return _KICKERS[report.finding.kind]
 
 
 _KICKERS = {

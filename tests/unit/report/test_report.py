@@ -293,7 +293,9 @@ def test_one_failing_trial_is_enough_for_a_set_of_suspects() -> None:
     sample = samples.cancelled()
     failed = replace(sample.ledger[1], measurement=samples.refused(sample.spec.range.bad.hash))
     report = built(replace(sample, ledger=(sample.ledger[0], failed)))
-    assert report.summary.startswith("The first bad commit is one of 25")
+    assert report.summary.startswith(
+        "The search was cancelled. As far as it went, the first bad commit is one of 25"
+    )
     assert report.memory is not None
     assert (report.memory.truncated, report.memory.partial) == (True, False)
 
