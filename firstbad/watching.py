@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bisection.rendering.escaping import terminal_safe
+from bisection.rendering.progress_words import answer_words, cost_words
 from service.client import Client
 
 _LOOK_SECONDS = 1.0
@@ -70,6 +71,8 @@ def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[
         say(_headline(bisection))
         for hint in bisection["hints"]:
             say(terminal_safe(hint))
+        for line in _so_far(bisection):
+            say(terminal_safe(line))
         for trial in bisection["trials"]:
             head = f"trial {trial['ordinal'] + 1} {trial['commit'][:10]} ({trial['purpose']})"
             if trial["progress"]:
@@ -91,6 +94,14 @@ def _headline(bisection: Mapping[str, Any]) -> str:
     return f"bisection {bisection['id']}: {bisection['status']}{size}"
 
 
+def _so_far(bisection: Mapping[str, Any]) -> list[str]:
+    """The answer so far and its cost, while the search goes on."""
+    told = bisection.get("answer_so_far")
+    if told is None or bisection["status"] != "running":
+        return []
+    return [answer_words(told), f"{cost_words(told)}."]
+
+
 def _picture(bisection: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for name in ("#", "commit", "purpose", "verdict", "what happened", "s"):
@@ -107,4 +118,5 @@ def _picture(bisection: Mapping[str, Any]) -> RenderableType:
             f"{trial['seconds']:.0f}" if trial["seconds"] else "",
         )
     hints = [Text(terminal_safe(hint), style="yellow") for hint in bisection["hints"]]
-    return Group(Text(_headline(bisection), style="bold"), *hints, table)
+    so_far = [Text(terminal_safe(line)) for line in _so_far(bisection)]
+    return Group(Text(_headline(bisection), style="bold"), *hints, table, *so_far)

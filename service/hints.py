@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.trials import TrialRow, TrialStatus
+from bisection.progress import ANSWER_SO_FAR
 from service.parts import Parts
 from service.shapes import BisectionView, view
 
@@ -18,7 +19,8 @@ from service.shapes import BisectionView, view
 def view_now(row: BisectionRow, parts: Parts) -> BisectionView:
     """The bisection as it stands, its trials and hints looked up."""
     trials = parts.trials.of(row.id)
-    return view(row, trials, parts.settings, hints(row, trials, parts.roster))
+    told = parts.bisections.last_event(row.id, ANSWER_SO_FAR)
+    return view(row, trials, parts.settings, hints(row, trials, parts.roster), told.payload if told else None)
 
 
 def hints(row: BisectionRow, trials: Sequence[TrialRow], roster: Roster) -> list[str]:

@@ -7,18 +7,21 @@ then holds it only ever reads.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 from fastapi.templating import Jinja2Templates
 
-from bisection.adapters.storage.bisections import BisectionRow
+from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.tokens import Caller, Scope, Tokens
 from bisection.rendering.escaping import visible
 from bisection.rendering.html import render_html
+from bisection.rendering.progress_words import answer_words, cost_words, suspect_words
+from bisection.rendering.wording import commit_words
 from bisection.specification import end_words
 from service import problems
 from service.access import COOKIE, presented_token
@@ -96,7 +99,21 @@ def show_report(request: Request, caller: SignedIn, row: Existing, parts: UsesPa
 
 
 def _show_progress(request: Request, caller: Caller, row: BisectionRow, parts: Parts) -> Response:
-    return _page(request, "bisection.html", bisection=view_now(row, parts), caller=caller)
+    shown = view_now(row, parts)
+    told = shown.answer_so_far.model_dump() if shown.answer_so_far and row.status is Status.RUNNING else None
+    return _page(
+        request, "bisection.html", bisection=shown, caller=caller, so_far=_so_far(row, told) if told else None
+    )
+
+
+def _so_far(row: BisectionRow, told: Mapping[str, Any]) -> dict[str, Any]:
+    spec = row.specification
+    steps = spec.levels[told["level"]].range.commits if spec else ()
+    return {
+        "answer": answer_words(told),
+        "cost": cost_words(told),
+        "suspects": suspect_words(told, {step.hash: commit_words(step) for step in steps}),
+    }
 
 
 @router.get("/login")

@@ -119,6 +119,42 @@ class TrialEvidence(TrialView):
     artifacts: dict[str, str] = Field(description="Name to URL.")
 
 
+class CostView(BaseModel):
+    """Trials, and the seconds and GPU hours that they take one after another."""
+
+    model_config = ConfigDict(title="Cost")
+
+    trials: float
+    seconds: float | None
+    gpu_hours: float | None
+
+
+class SuspicionView(BaseModel):
+    """How likely a step is the first bad one."""
+
+    model_config = ConfigDict(title="Suspicion")
+
+    hash: str
+    probability: float
+
+
+class AnswerSoFar(BaseModel):
+    """What is known before the search has ended; confirmed is none of it."""
+
+    level: int = Field(description="0: the range that was asked about; deeper ones lie inside a culprit.")
+    after: int = Field(description="Finished trials that it rests on.")
+    failed: bool = Field(description="Whether anything failed; before that no suspect is accused.")
+    credible: int = Field(description="The fewest suspects that hold 95 % of the belief in suspects.")
+    suspects: list[SuspicionView] = Field(description="Of these the likeliest, at most 20, likeliest first.")
+    no_culprit: float
+    good_end_is_bad: float
+    why: str
+    spent: CostView
+    remaining: CostView | None = Field(
+        description="Expected on this level, without flakes or skips; null where the line is too long to say."
+    )
+
+
 class BisectionView(BisectionSummary):
     """One bisection as it stands now."""
 
@@ -128,6 +164,7 @@ class BisectionView(BisectionSummary):
     hints: list[str] = Field(
         description="What keeps it from going on, and how the operator mends it; empty while nothing does."
     )
+    answer_so_far: AnswerSoFar | None = Field(description="Null before the first trial is wanted.")
     trials: list[TrialView]
 
 
@@ -227,12 +264,17 @@ def summarise(row: BisectionRow, settings: ServiceSettings) -> BisectionSummary:
 
 
 def view(
-    row: BisectionRow, trials: Sequence[TrialRow], settings: ServiceSettings, hints: Sequence[str]
+    row: BisectionRow,
+    trials: Sequence[TrialRow],
+    settings: ServiceSettings,
+    hints: Sequence[str],
+    so_far: Mapping[str, Any] | None,
 ) -> BisectionView:
     return BisectionView(
         **summarise(row, settings).model_dump(),
         plan=dict(row.plan) if row.plan is not None else None,
         hints=list(hints),
+        answer_so_far=AnswerSoFar.model_validate(so_far) if so_far is not None else None,
         trials=[TrialView(**fields) for fields in (_trial_fields(row, trial) for trial in trials)],
     )
 

@@ -21,6 +21,7 @@ from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
 from bisection.report import Evidence, rejected_report
 from bisection.search import Search
+from workers.answer_so_far import note_answer_so_far
 from workers.context import WorkerContext
 from workers.descending import descend
 from workers.reporting import make_report
@@ -175,6 +176,7 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
         return _go_down(context, row, decision)
     cancelled = search.cancellable(pending)
     if not decision and not cancelled:
+        note_answer_so_far(context, row, spec, ledger, pending)
         return False
     queue = Profile.model_validate(row.profile).queue
     written = context.trials.apply(row.id, row.version, queue=queue, add=decision, cancel=cancelled)
@@ -182,4 +184,6 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
         return True
     for _ in decision:
         context.hints.work(queue)
+    kept = [trial for trial in pending if trial not in cancelled]
+    note_answer_so_far(context, row, spec, ledger, [*kept, *decision])
     return False

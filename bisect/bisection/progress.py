@@ -20,6 +20,8 @@ from bisection.search import GOOD_END_IS_BAD, NO_CULPRIT, Search
 from bisection.specification import BisectionSpec
 
 VERSION = 1
+#: The kind of event that tells it.
+ANSWER_SO_FAR = "answer_so_far"
 #: Suspects that are listed; the report has them all.
 MOST_LISTED = 20
 #: How many culprits are played to the end, drawn evenly from the belief.

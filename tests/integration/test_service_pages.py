@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from bisection.progress import ANSWER_SO_FAR, progress
 from bisection.report import CulpritReport, build_report
 from service.problems import KINDS
 from tests.unit.report import samples
@@ -247,3 +248,25 @@ def test_a_sign_in_with_a_crowd_of_fields_is_refused(scene: ServiceScene) -> Non
     page = scene.anonymous.post("/login", content=form, headers={"Accept": "text/html"})
     assert page.status_code == 422
     assert "more than 10 fields" in page.text
+
+
+# --- the answer so far -----------------------------------------------------------------------------
+
+
+def test_the_page_and_the_api_tell_the_answer_so_far(scene: ServiceScene) -> None:
+    bisection_id = scene.create()
+    scene.resolve(bisection_id)
+    assert scene.client.get(f"/v1/bisections/{bisection_id}").json()["answer_so_far"] is None
+    scene.run_trial(bisection_id)
+    row = scene.bisections.get(bisection_id)
+    ledger = scene.trials.ledger(scene.trials.of(bisection_id))
+    assert row.specification is not None
+    told = progress(row.specification, ledger, ()).to_json()
+    scene.bisections.note(bisection_id, ANSWER_SO_FAR, told)
+    shown = scene.client.get(f"/v1/bisections/{bisection_id}").json()["answer_so_far"]
+    assert shown == {key: value for key, value in told.items() if key != "version"}
+    page = browser(scene).get(f"/reports/{bisection_id}").text
+    assert "1 trial, 12 s spent, about" in page
+    assert "the one suspect left" in page
+    assert "None of them is confirmed" in page
+    assert HOSTILE not in page

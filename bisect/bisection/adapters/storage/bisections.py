@@ -286,6 +286,18 @@ class Bisections:
         with self._database.write() as connection:
             append_event(connection, bisection_id, kind, payload)
 
+    def last_event(self, bisection_id: str, kind: str) -> Event | None:
+        """The newest one of its kind."""
+        query = (
+            select(events.c.id, events.c.at, events.c.kind, events.c.payload)
+            .where(events.c.bisection_id == bisection_id, events.c.kind == kind)
+            .order_by(events.c.id.desc())
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query).first()
+        return Event(**row._mapping) if row else None
+
     def events(
         self, bisection_id: str, after: int = 0, limit: int = 500, kind: str | None = None
     ) -> list[Event]:
