@@ -67,7 +67,7 @@ def expert_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
         kept.append(Kept(E, "row id map", "4*n*(2E+1)", 4 * n * (2 * experts.count + 1), "moe"))
     else:
         kept.append(Kept(E, "row indices", "8*n*k", 8 * n * experts.top_k, "moe"))
-    kept += retained_rows(job)
+    kept += retained_rows(job) or _weighted_rows(job, rows)
     if experts.latent_size:
         kept.append(
             Kept(E, "latent input and output", "2*a*n*latent", 2 * a * n * experts.latent_size, "moe", True)
@@ -118,12 +118,28 @@ def retained_rows(job: HasMicroBatch) -> tuple[Kept, ...]:
     return (Kept(E, "combined rows, retained", "a*n*k*h", count),)
 
 
+def _weighted_rows(job: HasMicroBatch, rows: int) -> tuple[Kept, ...]:
+    """The experts' output, which was multiplied by the routing probabilities before 4345720d00.
+
+    The combine did it: on the rows that came back to their tokens, or with allgather on those that the
+    experts worked on. Where the retained rows are kept, they are the same tensor. Certainty B.
+    """
+    if job.upstream.has(Change.EARLY_PROBABILITIES):
+        return ()
+    experts, formula = _shape(job), "a*R*h"
+    if job.routing.dispatcher is Dispatcher.ALLTOALL:
+        rows, formula = job.residual_tokens * experts.top_k, "a*n*k*h"
+    count = job.precision.activation_bytes * rows * (experts.latent_size or job.text.hidden_size)
+    return (Kept(E, "expert output before its probability", formula, count, "moe"),)
+
+
 def _scaled_activation(job: HasMicroBatch, elements: int) -> tuple[Kept, ...]:
-    """The activation before it is multiplied by the routing probabilities.
+    """The activation before it is multiplied by the routing probabilities, since 4345720d00.
 
     A kernel of its own does both where there is one; without it the product is a second tensor.
     """
-    if job.bias_activation_fusion and job.text.activation is not Activation.GELU:
+    fused = job.bias_activation_fusion and job.text.activation is not Activation.GELU
+    if fused or not job.upstream.has(Change.EARLY_PROBABILITIES):
         return ()
     return (
         Kept(

@@ -74,7 +74,7 @@ def read_megatron_arguments(
         layout=layout,
         batch=Batch(
             micro=micro,
-            total=arguments.integer("global_batch_size", micro * layout.data),
+            total=_batch_size(arguments, micro * layout.data),
             sequence_length=arguments.integer("seq_length") + _image_tokens(arguments),
         ),
         recompute=_recompute(arguments),
@@ -126,6 +126,17 @@ def read_megatron_arguments(
         if arguments.get(name) not in (None, False, 0, "none", "")
     )
     return Reading(job=job, ignored=ignored, notes=tuple(notes))
+
+
+def _batch_size(arguments: Arguments, least: int) -> int:
+    """The samples of a step; of a schedule of sizes ("0:384 200B:768") those that it starts with."""
+    schedule = str(arguments.get("step_batch_size_schedule") or "").split()
+    if not schedule:
+        return arguments.integer("global_batch_size", least)
+    start, _, size = schedule[0].partition(":")
+    if start != "0" or not size.isdigit():
+        raise ValueError(f"--step-batch-size-schedule starts with {schedule[0]!r}, where 0:SIZE is needed")
+    return int(size)
 
 
 def _image_tokens(arguments: Arguments) -> int:

@@ -25,6 +25,7 @@ class Repository(StrEnum):
 class Change(StrEnum):
     """A change of behaviour that memory follows from."""
 
+    EARLY_PROBABILITIES = "routing probabilities weigh the experts' activation, and no longer their output"
     EXPERT_TENSOR_ONE = "an unset expert tensor size means 1 where EP > 1, and no longer TP"
     DISPATCH_RELEASED = "the unfused combine no longer keeps its permuted tokens under recompute"
     GRADIENT_UNITS = "FSDP's optim_grads reduces unit by unit, and no longer the whole model at once"
@@ -44,6 +45,9 @@ class Arrival:
 #: Of PR #6357 only the month is known (opened 2026-08-07): a day within it counts as before. No release of
 #: megatron-core up to 0.18 (July 2026) holds a change of August.
 ARRIVALS: Mapping[Change, Arrival] = {
+    Change.EARLY_PROBABILITIES: Arrival(
+        repository=Repository.CORE, reference="4345720d00", day=date(2025, 4, 9), release=(0, 13)
+    ),
     Change.EXPERT_TENSOR_ONE: Arrival(
         repository=Repository.BRIDGE, reference="6f2f546ef (#4579)", day=date(2026, 7, 1), release=(0, 6)
     ),

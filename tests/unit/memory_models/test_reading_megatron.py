@@ -101,6 +101,13 @@ def test_fsdp_needs_its_flag() -> None:
     assert job.sharding is Sharding.EVERYTHING
 
 
+def test_a_schedule_of_batch_sizes_starts_with_its_first() -> None:
+    scheduled: dict[str, Any] = {"global_batch_size": None, "step_batch_size_schedule": "0:64 200B:128"}
+    assert read(**scheduled).batch.total == 64
+    with pytest.raises(ValueError, match="step-batch-size-schedule"):
+        read(**scheduled | {"step_batch_size_schedule": "200B:128"})
+
+
 def test_what_is_not_followed_is_listed() -> None:
     reading = read_megatron_arguments(GPT | {"tp_comm_overlap": True}, world_size=8, padded_vocabulary=50_304)
     assert reading.ignored == ("--tp-comm-overlap: not followed",)

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from memory_models import experts
 from memory_models.estimation import RankEstimate, estimate
-from memory_models.job import Granularity, Recompute, Sharding, TrainingJob
+from memory_models.job import Dispatcher, Granularity, Recompute, Sharding, TrainingJob
+from memory_models.shapes import Activation
 from memory_models.upstream import NEWEST, Change, Upstream, upstream_at
 from tests.unit.memory_models.jobs import qwen_30b
 
@@ -42,6 +44,8 @@ def test_nothing_said_is_the_newest_code() -> None:
         ("megatron-lm", "2026-09-07", Change.UNIT_CAP, True),
         ("megatron-lm", "2026-09-08", Change.UNIT_CAP, False),
         ("megatron-bridge", "0.3.1", Change.UNIT_CAP, False),
+        ("megatron-lm", "0.12.0", Change.EARLY_PROBABILITIES, True),
+        ("megatron-lm", "2025-04-09", Change.EARLY_PROBABILITIES, False),
     ],
 )
 def test_a_release_or_a_day_says_which_changes_a_run_lacks(
@@ -115,3 +119,29 @@ def test_a_fused_combine_never_kept_them() -> None:
     assert estimate(job).worst.allocated_bytes == (
         estimate(without(job, Change.DISPATCH_RELEASED)).worst.allocated_bytes
     )
+
+
+def kept_by_an_expert_layer(job: TrainingJob) -> dict[str, int]:
+    return {tensor.tensor: tensor.bytes for tensor in experts.expert_tensors(job)}
+
+
+def test_probabilities_once_weighed_the_experts_output_and_now_their_activation() -> None:
+    job = qwen_30b()
+    text = replace(job.text, activation=Activation.GELU)
+    job = replace(job, text=text, routing=replace(job.routing, dispatcher=Dispatcher.ALLGATHER))
+    new = kept_by_an_expert_layer(job)
+    old = kept_by_an_expert_layer(without(job, Change.EARLY_PROBABILITIES))
+    rows = 8 * 4096
+    assert {name: new[name] - old.get(name, 0) for name in new if new[name] != old.get(name)} == {
+        "expert activation before its probability": 2 * rows * 768
+    }
+    assert {name: old[name] for name in old if name not in new} == {
+        "expert output before its probability": 2 * rows * 2048
+    }
+
+
+def test_the_weighed_output_is_the_tensor_that_the_unfused_combine_kept() -> None:
+    job = replace(qwen_30b(), routing=replace(qwen_30b().routing, fused_permutation=False))
+    lacks = frozenset({Change.EARLY_PROBABILITIES, Change.DISPATCH_RELEASED})
+    both = kept_by_an_expert_layer(replace(job, upstream=Upstream(lacks=lacks)))
+    assert both == kept_by_an_expert_layer(without(job, Change.DISPATCH_RELEASED))
