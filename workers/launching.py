@@ -114,7 +114,7 @@ def plan_launch(
             profile, adapter, workspace, environment, trial_folder, words, capacity_bytes
         ),
         folder=workspace,
-        processes=adapter.processes,
+        processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
     )
 
 
@@ -147,14 +147,14 @@ def _environment(
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        # All ranks are on this host: the name of the host need not resolve.
-        "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",
         "FIRSTBAD_PROBE_DIRECTORY": str(trial_folder / "probe"),
         "FIRSTBAD_DEVICE": profile.device,
         "FIRSTBAD_REQUIRE_REAL_DATA": "1" if profile.data.kind == "real" else "0",
         "FIRSTBAD_MINIMUM_STEPS": str(profile.steps),
     }
+    if profile.slurm is None or profile.slurm.nodes == 1:
+        # All ranks are on one host: its name need not resolve.
+        result |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     if capacity_bytes is not None:
         result["FIRSTBAD_CAPACITY_BYTES"] = str(capacity_bytes)
     if profile.expected_imports:

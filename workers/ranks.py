@@ -2,7 +2,8 @@
 
 Started by path inside a trial (``python ranks.py --processes N -- COMMAND``), under
 the supervisor. Sets what torch.distributed reads, with a rendezvous of its own, so
-that two trials on one host never meet. Standard library only.
+that two trials on one host never meet; on one of several nodes, the rendezvous that
+`slurm_task` names. Standard library only.
 
 Exit status: 0 if every rank's is; else that of the rank that failed first, 128 + n
 if signal n ended it.
@@ -32,17 +33,24 @@ def free_port() -> int:
 
 
 def run(command: list[str], processes: int) -> int:
+    nodes, node = int(os.environ.get("FIRSTBAD_NODES", "1")), int(os.environ.get("FIRSTBAD_NODE", "0"))
     rendezvous = {
-        "WORLD_SIZE": str(processes),
+        "WORLD_SIZE": str(nodes * processes),
         "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_ADDR": os.environ.get("FIRSTBAD_FIRST_NODE", "127.0.0.1"),
+        "MASTER_PORT": os.environ.get("FIRSTBAD_PORT") or str(free_port()),
     }
     ranks = [
         subprocess.Popen(
-            command, env={**os.environ, **rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command,
+            env={
+                **os.environ,
+                **rendezvous,
+                "RANK": str(node * processes + local),
+                "LOCAL_RANK": str(local),
+            },
         )
-        for rank in range(processes)
+        for local in range(processes)
     ]
     first_failure: int | None = None
     give_up = float("inf")

@@ -27,13 +27,15 @@ from bisection.adapters.git_process import GitError
 from bisection.adapters.mirror import DamagedMirror, MirrorError, Unreachable
 from bisection.ledger import Trial
 from bisection.measurement import Measurement, Outcome
+from workers import slurm_job
 from workers.building import BuildHostError
 from workers.environments import Environments, PreparedEnvironment
 from workers.gathering import Remains, gather
+from workers.launchers import Ground, launch_here, launch_in_slurm
 from workers.launching import Launch, NoAdapter, OverrideRefused, choose_adapter, plan_launch
 from workers.rank_files import RankFileError, parse_strictly, read_plain_file
 from workers.requirement_lock import Unbuildable
-from workers.supervision import Cancelled, SupervisorLost, read_bounded, run_supervised
+from workers.supervision import Cancelled, SupervisorLost, read_bounded
 from workers.supervisor import kill_marked
 from workers.workspaces import Workspace, WorkspaceRefused, Workspaces
 
@@ -201,19 +203,19 @@ class _Run:
     def _train(self, trial: Trial, launch: Launch, environment: PreparedEnvironment) -> TrialResult:
         limit = self._profile.limits.trial_seconds
         self._progress(_TRAINING_STARTS)
+        ground = Ground(
+            folder=self._place.folder,
+            output=self._place.output,
+            output_limit_bytes=_LOG_LIMIT_BYTES,
+            time_limit_seconds=limit,
+            cancelled=self._cancelled,
+            say=lambda line: self._progress(self._told(line)),
+            held=(self._place.lock,),
+            mark=self._place.mark,
+        )
         try:
-            result = run_supervised(
-                launch.command,
-                environment=launch.environment,
-                folder=launch.folder,
-                output=self._place.output,
-                output_limit_bytes=_LOG_LIMIT_BYTES,
-                time_limit_seconds=limit,
-                cancelled=self._cancelled,
-                say=lambda _: self._progress(self._told()),
-                held=(self._place.lock,),
-                mark=self._place.mark,
-            )
+            slurm = self._profile.slurm
+            result = launch_in_slurm(launch, slurm, ground) if slurm else launch_here(launch, ground)
         except SupervisorLost as error:
             return _failed(self._known, Outcome.LOST, str(error))
         output = read_bounded(self._place.output, ARTIFACT_LIMIT_BYTES)
@@ -245,14 +247,16 @@ class _Run:
             artifacts=artifacts,
         )
 
-    def _told(self) -> str:
-        """What the probe says of its progress; a job without one says nothing of its own."""
+    def _told(self, line: str) -> str:
+        """What the probe says of its progress, or else Slurm of the job; a job without both says nothing."""
         try:
             content = read_plain_file(self._place.probe / "progress.txt", _PROGRESS_LIMIT_BYTES)
         except RankFileError:
             content = None
         told = content.decode(errors="replace").strip() if content else ""
-        return f"training: {told}" if told else _TRAINING_STARTS
+        if told:
+            return f"training: {told}"
+        return line if self._profile.slurm else _TRAINING_STARTS
 
     def _evidence(self, launch: Launch, output: str, measured: Measurement) -> dict[str, bytes]:
         """The files that the report needs, bounded and free of this trial's folders."""
@@ -319,6 +323,7 @@ def _sweep(trials: Path) -> None:
                 folder = lock_path.with_suffix("")
                 if folder.exists():  # without one, its worker is between making and taking its lock
                     kill_marked(lock_path.read_text(encoding="utf-8") or folder.name)
+                    slurm_job.cancel(folder)
                     shutil.rmtree(folder, ignore_errors=True)
                     lock_path.unlink(missing_ok=True)
             finally:

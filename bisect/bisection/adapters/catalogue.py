@@ -150,6 +150,29 @@ class LaunchAdapter(_Shape):
         return value
 
 
+#: What the launcher itself says to sbatch.
+_SBATCH_OWN = re.compile(
+    r"--(output|error|open-mode|wrap|export|export-file|job-name|nodes|ntasks|ntasks-per-node|parsable|requeue"
+    r"|no-requeue|array|chdir|test-only|wait)(=|$)"
+)
+
+
+def _sbatch_option(option: str) -> str:
+    if not re.fullmatch(r"--[a-z][a-z-]*(=[!-~]+)?", option):
+        raise ValueError(f"{option!r} must be one option of sbatch in its long form, like --gres=gpu:8")
+    if _SBATCH_OWN.match(option):
+        raise ValueError(f"{option!r} is set by firstbad itself; remove it")
+    return option
+
+
+class SlurmJob(_Shape):
+    """A trial runs as a job of a Slurm cluster, submitted by the worker; both share the worker's folder."""
+
+    nodes: Annotated[int, Field(ge=1, le=512)] = 1  #: each runs the adapter's `processes`
+    options: tuple[Annotated[Text, AfterValidator(_sbatch_option)], ...] = ()  #: of sbatch, in long form
+    queue_seconds: Annotated[float, Field(gt=0)] = 86400.0  #: waiting longer than this, the trial is lost
+
+
 class Data(_Shape):
     """What is trained on. A criterion of memory or speed needs real data to mean anything."""
 
@@ -183,6 +206,7 @@ class Profile(_Shape):
     relevant_paths: tuple[PathInTree, ...] = ()  #: prefixes that can change the repro; none: all
     environment: Environment
     launch: Annotated[tuple[LaunchAdapter, ...], Field(min_length=1)]  #: the first that fits is used
+    slurm: SlurmJob | None = None  #: none: trials run on the worker's own host
     data: Data = Data()
     steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
     device: Literal["cpu", "cuda"] = "cpu"
@@ -234,6 +258,7 @@ class Profile(_Shape):
         """sha256 over what decides a measurement; who may run it, where and why is left out."""
         decides = {
             "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
+            *(["slurm"] if self.slurm else []),
         }  # fmt: skip
         row = self.model_dump(mode="json", include=decides)
         row["trial_seconds"] = self.limits.trial_seconds
@@ -278,6 +303,9 @@ class RepositoryEntry(_Shape):
 
 
 _Entry = TypeVar("_Entry", Profile, RepositoryEntry)
+
+#: A pin that pins again is followed this deep; real ones need two.
+DEEPEST_PIN = 4
 
 
 class Catalogue:
@@ -330,9 +358,6 @@ class Catalogue:
                 return _read(shape, path)
         known = ", ".join(path.stem for path in self._files(kind)) or "none"
         raise NotRegistered(f"no {word} {name!r} is registered here; registered: {known}")
-
-#: A pin that pins again is followed this deep; real ones need two.
-DEEPEST_PIN = 4
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -149,7 +149,10 @@ def _write_link(path: Path, name: str, content: bytes) -> None:
 
 
 def check_links(destination: Path, links: Sequence[TreeEntry]) -> None:
-    """Resolves every link, and raises UnsafeTreeError for one that leads outside: a target's spelling alone does not tell where other links take it."""
+    """Resolves every link; raises UnsafeTreeError for one that leads outside.
+
+    A target's spelling alone does not tell where other links take it.
+    """
     root = os.path.realpath(destination)
     for entry in links:
         target = os.path.realpath(destination / entry.path)
