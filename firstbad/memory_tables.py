@@ -120,15 +120,21 @@ def comparison_view(answer: Comparison, before: Reading, after: Reading) -> Rend
     if answer.keys:
         table = _table("alone", "key", "good", "bad")
         for effect in answer.keys:
-            alone = (
-                "not possible" if effect.delta_bytes is None else show_bytes(effect.delta_bytes, signed=True)
-            )
             values = ["" if effect.key == TOGETHER else _words(v) for v in (effect.before, effect.after)]
-            table.add_row(alone, Text(effect.key), *map(Text, values))
+            table.add_row(_alone(effect.delta_bytes), Text(effect.key), *map(Text, values))
         lines.append(table)
+        if answer.groups:
+            table = _table("at once", "part", "keys")
+            for group in answer.groups:
+                table.add_row(_alone(group.delta_bytes), group.name, Text(", ".join(group.keys)))
+            lines.append(table)
     else:
         lines.append(Text("The two configurations are the same as far as memory goes."))
     return Group(*lines, *_said(before, "good"), *_said(after, "bad"))
+
+
+def _alone(delta_bytes: int | None) -> str:
+    return "not possible" if delta_bytes is None else show_bytes(delta_bytes, signed=True)
 
 
 def remedies_view(remedies: Sequence[Remedy], reading: Reading, capacity_bytes: int) -> RenderableType:

@@ -1,7 +1,8 @@
 """What changed between two jobs: bytes by component and category, and which key explains which bytes.
 
-Each configuration key that differs is switched alone, from the first job towards the second;
-keys that cannot be switched alone, and what keys do only together, are told apart.
+Each configuration key that differs is switched alone, from the first job towards the second; then the keys
+of one part of the configuration are switched together, as a layout often only is one as a whole. Keys that
+cannot be switched alone, and what keys or groups do only together, are told apart.
 """
 
 from __future__ import annotations
@@ -46,6 +47,41 @@ class KeyEffect:
         }
 
 
+#: Parts of a configuration whose keys are switched together, by the fields of a job.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "parallel layout": ("layout",),
+    "batch and data": ("batch", "unknowns"),
+    "recompute and offload": ("recompute", "offload", "offloaded_layers"),
+    "states and precision": ("optimizer", "precision", "sharding", "double_buffer"),
+    "model and what of it learns": ("text", "vision", "frozen", "adapters"),
+    "routing": ("routing",),
+}
+#: The group of every other field.
+KERNELS = "kernels and software"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupEffect:
+    """Keys of one part of the configuration, and what switching all of them at once does to the peak."""
+
+    name: str
+    keys: tuple[str, ...]
+    #: None where the job with only this group switched cannot be laid out
+    delta_bytes: int | None
+    #: what it does last: the second job against itself with this group switched back
+    last_delta_bytes: int | None = None
+    device_delta_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.name,
+            "keys": list(self.keys),
+            "delta_bytes": self.delta_bytes,
+            "last_delta_bytes": self.last_delta_bytes,
+            "device_delta_bytes": self.device_delta_bytes,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Two estimates, and where their difference comes from."""
@@ -54,6 +90,7 @@ class Comparison:
     after: Estimate
     delta: Mapping[Cell, int]  #: of the worst ranks' breakdowns, at their peaks
     keys: tuple[KeyEffect, ...]  #: the largest effect first, then what they do only together
+    groups: tuple[GroupEffect, ...]  #: the same of groups of keys; none where each group is one key
 
     @property
     def delta_bytes(self) -> int:
@@ -77,6 +114,7 @@ class Comparison:
                 for (component, category), count in sorted(self.delta.items())
             ],
             "keys": [effect.to_json() for effect in self.keys],
+            "groups": [effect.to_json() for effect in self.groups],
         }
 
 
@@ -107,26 +145,19 @@ def compare(before: TrainingJob, after: TrainingJob, calibration: Calibration = 
     Raises ValueError where one of the two cannot be laid out.
     """
     first, second = estimate(before, calibration), estimate(after, calibration)
-    start, end = first.worst, second.worst
-    differing = [(path, old, new) for path, old, new in differences(before, after)]
-    effects = []
-    for path, old, new in differing:
-        alone = _peak(before, path, new, calibration)
-        without = _peak(after, path, old, calibration)
-        effects.append(
-            KeyEffect(
-                key=BRIDGE_KEYS.get(path, path),
-                before=old,
-                after=new,
-                delta_bytes=None if alone is None else alone.allocated_bytes - start.allocated_bytes,
-                last_delta_bytes=None if without is None else end.allocated_bytes - without.allocated_bytes,
-                device_delta_bytes=None if alone is None else alone.device_bytes - start.device_bytes,
-            )
+    differing = list(differences(before, after))
+    effects = [
+        KeyEffect(
+            key=BRIDGE_KEYS.get(path, path),
+            before=old,
+            after=new,
+            **_switching(first, second, before, after, [(path, old, new)], calibration),
         )
+        for path, old, new in differing
+    ]
     effects.sort(key=lambda e: (-abs(e.delta_bytes or 0), -abs(e.device_delta_bytes or 0)))
-    together = (
-        end.allocated_bytes - start.allocated_bytes - sum(effect.delta_bytes or 0 for effect in effects)
-    )
+    delta = second.worst.allocated_bytes - first.worst.allocated_bytes
+    together = delta - sum(effect.delta_bytes or 0 for effect in effects)
     if together and len(effects) > 1:
         effects.append(KeyEffect(key=TOGETHER, before=None, after=None, delta_bytes=together))
     return Comparison(
@@ -134,12 +165,70 @@ def compare(before: TrainingJob, after: TrainingJob, calibration: Calibration = 
         after=second,
         delta=second.worst.breakdown.minus(first.worst.breakdown),
         keys=tuple(effects),
+        groups=_groups(first, second, before, after, differing, calibration),
     )
 
 
-def _peak(job: TrainingJob, path: str, value: Any, calibration: Calibration) -> RankEstimate | None:
+_Difference = tuple[str, Any, Any]
+
+
+def _groups(
+    first: Estimate,
+    second: Estimate,
+    before: TrainingJob,
+    after: TrainingJob,
+    differing: list[_Difference],
+    calibration: Calibration,
+) -> tuple[GroupEffect, ...]:
+    groups: dict[str, list[_Difference]] = {}
+    for difference in differing:
+        groups.setdefault(group_of(difference[0]), []).append(difference)
+    if all(len(members) == 1 for members in groups.values()):
+        return ()  # the keys say it already
+    effects = [
+        GroupEffect(
+            name=name,
+            keys=tuple(BRIDGE_KEYS.get(path, path) for path, _, _ in members),
+            **_switching(first, second, before, after, members, calibration),
+        )
+        for name, members in groups.items()
+    ]
+    effects.sort(key=lambda e: (-abs(e.delta_bytes or 0), -abs(e.device_delta_bytes or 0)))
+    delta = second.worst.allocated_bytes - first.worst.allocated_bytes
+    together = delta - sum(effect.delta_bytes or 0 for effect in effects)
+    if together and len(effects) > 1:
+        effects.append(GroupEffect(name=TOGETHER, keys=(), delta_bytes=together))
+    return tuple(effects)
+
+
+def group_of(path: str) -> str:
+    """The part of the configuration that a field, by dotted path, belongs to."""
+    head = path.partition(".")[0]
+    return next((name for name, fields in GROUPS.items() if head in fields), KERNELS)
+
+
+def _switching(
+    first: Estimate,
+    second: Estimate,
+    before: TrainingJob,
+    after: TrainingJob,
+    differing: list[_Difference],
+    calibration: Calibration,
+) -> dict[str, int | None]:
+    """What these differences do to the peak first, and what they do last."""
+    start, end = first.worst, second.worst
+    alone = _peak(before, {path: new for path, _, new in differing}, calibration)
+    without = _peak(after, {path: old for path, old, _ in differing}, calibration)
+    return {
+        "delta_bytes": None if alone is None else alone.allocated_bytes - start.allocated_bytes,
+        "last_delta_bytes": None if without is None else end.allocated_bytes - without.allocated_bytes,
+        "device_delta_bytes": None if alone is None else alone.device_bytes - start.device_bytes,
+    }
+
+
+def _peak(job: TrainingJob, changes: Mapping[str, Any], calibration: Calibration) -> RankEstimate | None:
     try:
-        return estimate(switched(job, path, value), calibration).worst
+        return estimate(switched(job, changes), calibration).worst
     except ValueError:
         return None
 
@@ -158,7 +247,17 @@ def differences(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str
             yield path, old, new
 
 
-def switched(job: Any, path: str, value: Any) -> Any:
-    """The job with one field, by dotted path, set to another value. Raises ValueError if that is no job."""
-    name, _, rest = path.partition(".")
-    return dataclasses.replace(job, **{name: switched(getattr(job, name), rest, value) if rest else value})
+def switched(job: Any, changes: Mapping[str, Any]) -> Any:
+    """The job with fields, by dotted path, set to other values, all at once: a layout on the way between two
+    may be none. Raises ValueError if that is no job."""
+    values: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        if rest:
+            nested.setdefault(name, {})[rest] = value
+        else:
+            values[name] = value
+    for name, inside in nested.items():
+        values[name] = switched(getattr(job, name), inside)
+    return dataclasses.replace(job, **values)

@@ -46,7 +46,7 @@ def test_what_was_estimated_before_changes_no_answer(first: TrainingJob, second:
     estimate(first)
     for path, _, value in differences(first, second):
         try:
-            between = switched(first, path, value)
+            between = switched(first, {path: value})
             after_others = told(estimate(between))
         except ValueError:
             continue
