@@ -27,9 +27,9 @@ from pathlib import Path
 
 from bisection.commits import State
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
-from bisection.measurement import Measurement, Outcome, OutOfMemory, Peak, Step
+from bisection.measurement import Measurement, Outcome, OutOfMemory, Peak, Retained, Step
 from memory_models.breakdown import MemoryBreakdown, TimeBreakdown
-from workers.rank_files import RankFile, RankFileError, read_rank_files
+from workers.rank_files import PeakCell, RankFile, RankFileError, RankPeak, read_rank_files
 from workers.signatures import Failure, FailureKind, failure_in_log, failure_kind, failure_signature
 from workers.supervisor import Result
 
@@ -224,7 +224,11 @@ def _merge(ranks: Mapping[int, RankFile], outcome: Outcome) -> Measurement:
     return blank.evolve(
         hardware=first.hardware,
         device=first.device,
-        peak=_peak(worst),
+        peak=_peak(worst.peak) if worst.peak else None,
+        summits=tuple(_peak(summit) for summit in worst.summits),
+        retained=tuple(
+            Retained(step=row.step, breakdown=_breakdown(row.breakdown)) for row in worst.retained
+        ),
         steps=_steps(files, worst),
         time=TimeBreakdown.from_json([row.model_dump() for row in worst.time]),
         oom=OutOfMemory(**refused[0].model_dump()) if refused and outcome is Outcome.OUT_OF_MEMORY else None,
@@ -237,18 +241,20 @@ def _merge(ranks: Mapping[int, RankFile], outcome: Outcome) -> Measurement:
     )
 
 
-def _peak(worst: RankFile) -> Peak | None:
-    if worst.peak is None:
-        return None
+def _peak(peak: RankPeak) -> Peak:
     return Peak(
-        rank=worst.rank,
-        step=worst.peak.step,
-        phase=worst.peak.phase,
-        instant=worst.peak.instant,
-        allocated_bytes=worst.peak.allocated_bytes,
-        reserved_bytes=worst.peak.reserved_bytes,
-        breakdown=MemoryBreakdown.from_json([cell.model_dump() for cell in worst.peak.breakdown]),
+        rank=peak.rank,
+        step=peak.step,
+        phase=peak.phase,
+        instant=peak.instant,
+        allocated_bytes=peak.allocated_bytes,
+        reserved_bytes=peak.reserved_bytes,
+        breakdown=_breakdown(peak.breakdown),
     )
+
+
+def _breakdown(cells: Iterable[PeakCell]) -> MemoryBreakdown:
+    return MemoryBreakdown.from_json([cell.model_dump() for cell in cells])
 
 
 def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
@@ -264,9 +270,16 @@ def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
             image_tokens=sum(file.steps[at].image_tokens for file in files),
             padding_tokens=sum(file.steps[at].padding_tokens for file in files),
             patches=sum(file.steps[at].patches for file in files),
+            expert_load=_expert_load([file.steps[at].expert_tokens for file in files]),
         )
         for at in range(count)
     )
+
+
+def _expert_load(tokens: Sequence[int]) -> float:
+    """Of the rank whose experts got the most tokens, over the mean of the ranks that hold experts."""
+    held = [count for count in tokens if count]
+    return max(held) * len(held) / sum(held) if held else 0.0
 
 
 def _disagreements(files: Sequence[RankFile]) -> list[str]:

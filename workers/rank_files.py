@@ -66,6 +66,11 @@ class RankPeak(_Shape):
         return self
 
 
+class RankRetained(_Shape):
+    step: Count
+    breakdown: Annotated[tuple[PeakCell, ...], Field(max_length=200)]
+
+
 class RankStep(_Shape):
     step: Count
     peak_bytes: Bytes
@@ -75,6 +80,7 @@ class RankStep(_Shape):
     image_tokens: Count
     padding_tokens: Count
     patches: Count = 0
+    expert_tokens: Count = 0
 
 
 class TimeRow(_Shape):
@@ -116,6 +122,8 @@ class RankFile(_Shape):
     hardware: Short
     torch: Short = ""
     peak: RankPeak | None = None
+    summits: Annotated[tuple[RankPeak, ...], Field(max_length=10)] = ()
+    retained: Annotated[tuple[RankRetained, ...], Field(max_length=10)] = ()
     steps: Annotated[tuple[RankStep, ...], Field(max_length=20_000)] = ()
     time: Annotated[tuple[TimeRow, ...], Field(max_length=200)] = ()
     oom: Refusal | None = None

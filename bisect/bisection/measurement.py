@@ -61,10 +61,20 @@ class Step:
     image_tokens: int  #: tokens that stand for image patches in the language model
     padding_tokens: int
     patches: int = 0  #: image patches that the vision tower saw
+    #: tokens of the rank whose experts got the most, over the mean of the ranks; 0: not known
+    expert_load: float = 0.0
 
     @property
     def useful_tokens(self) -> int:
         return self.loss_tokens + self.image_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retained:
+    """What was still allocated after a step, on the worst rank."""
+
+    step: int
+    breakdown: MemoryBreakdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +103,8 @@ class Measurement:
     config_digest: str = ""
     capacity_bytes: int | None = None  #: the enforced limit; None: measured without one
     peak: Peak | None = None
+    summits: tuple[Peak, ...] = ()  #: of each phase the highest instant, on the rank of the peak
+    retained: tuple[Retained, ...] = ()  #: after the first and the last step
     steps: tuple[Step, ...] = ()
     time: TimeBreakdown = field(default_factory=TimeBreakdown)
     oom: OutOfMemory | None = None
@@ -130,6 +142,10 @@ class Measurement:
             "config_digest": self.config_digest,
             "capacity_bytes": self.capacity_bytes,
             "peak": self.peak.to_json() if self.peak else None,
+            "summits": [summit.to_json() for summit in self.summits],
+            "retained": [
+                {"step": kept.step, "breakdown": kept.breakdown.to_json()} for kept in self.retained
+            ],
             "steps": [dict(step.__dict__) for step in self.steps],
             "time": self.time.to_json(),
             "oom": dict(self.oom.__dict__) if self.oom else None,
@@ -163,6 +179,11 @@ class Measurement:
                 config_digest=row.get("config_digest", ""),
                 capacity_bytes=row.get("capacity_bytes"),
                 peak=Peak.from_json(row["peak"]) if row.get("peak") else None,
+                summits=tuple(Peak.from_json(summit) for summit in row.get("summits", ())),
+                retained=tuple(
+                    Retained(step=kept["step"], breakdown=MemoryBreakdown.from_json(kept["breakdown"]))
+                    for kept in row.get("retained", ())
+                ),
                 steps=tuple(Step(**step) for step in row.get("steps", ())),
                 time=TimeBreakdown.from_json(row.get("time", ())),
                 oom=OutOfMemory(**row["oom"]) if row.get("oom") else None,

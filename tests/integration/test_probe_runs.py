@@ -235,6 +235,18 @@ def test_what_is_retained_is_parameters_gradients_states_and_scratch(train: Trai
     scores = 4 * TOKENS * TOKENS * 4
     for step in steps:
         assert 0 <= step["retained_bytes"] - kept - scores < 128 * 1024
+    assert [row["step"] for row in run.record["retained"]] == [0, steps[-1]["step"]]
+    for row, step in zip(run.record["retained"], (steps[0], steps[-1]), strict=True):
+        assert sum(cell["bytes"] for cell in row["breakdown"]) == step["retained_bytes"]
+
+
+def test_every_phase_has_its_highest_instant_and_the_peak_is_one_of_them(train: Train) -> None:
+    record = train().record
+    summits = {summit["phase"]: summit for summit in record["summits"]}
+    assert set(summits) == {"build", "forward", "backward", "step"}
+    assert summits[record["peak"]["phase"]] == record["peak"]
+    for summit in summits.values():
+        assert sum(cell["bytes"] for cell in summit["breakdown"]) == summit["allocated_bytes"]
 
 
 def test_the_parts_of_time_sum_to_the_steady_steps(train: Train) -> None:
@@ -253,6 +265,7 @@ def test_tokens_and_patches_equal_the_batch(train: Train) -> None:
         assert (step["image_tokens"], step["patches"]) == (2 * 256, 2 * 1024)
         assert step["loss_tokens"] > 0
         assert 0 < step["padding_tokens"] < 2 * TOKENS - step["image_tokens"]
+        assert step["expert_tokens"] == 2 * TOKENS * 2 * 4  # two conversations, top-2, four layers
     assert train().record["data"] == {"real": True, "images": 6}
 
 

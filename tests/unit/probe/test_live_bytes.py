@@ -11,7 +11,7 @@ VISION = ("vision", ACTIVATIONS)
 
 
 def remember(live: LiveBytes) -> None:
-    live.remember_peak(step=0, phase="forward", instant="here")
+    live.remember_summit(step=0, phase="forward", instant="here")
 
 
 def test_sizes_are_rounded_as_the_caching_allocator_rounds_them() -> None:
@@ -79,3 +79,18 @@ def test_a_block_cannot_be_moved_to_parts_of_another_size() -> None:
     with pytest.raises(AssertionError, match="512"):
         live.move(block, ((EXPERTS, 511),))
     assert live.cells == {EXPERTS: 512}
+
+
+def test_every_phase_has_a_summit_of_its_own_and_the_highest_is_the_peak() -> None:
+    live = LiveBytes()
+    kept = live.add(512, ((EXPERTS, 512),))
+    live.remember_summit(step=0, phase="forward", instant="here")
+    live.interval += 1
+    live.add(256, ((VISION, 256),))
+    live.remember_summit(step=0, phase="backward", instant="there")
+    live.move(kept, ((("experts", OPTIMIZER_STATES), 512),))
+    assert live.peak is live.summits["backward"]
+    assert live.peak.cells == {EXPERTS: 0, VISION: 256, ("experts", OPTIMIZER_STATES): 512}
+    assert live.summits["forward"].cells == {EXPERTS: 0, ("experts", OPTIMIZER_STATES): 512}
+    assert not live.at_new_summit("backward")
+    assert live.at_new_summit("forward")

@@ -225,3 +225,24 @@ def test_processes_that_had_to_be_killed_are_noted(tmp_path: Path) -> None:
     measured = left(tmp_path, rank_row(), exit_code=0, left_behind_killed=2)
     assert measured.outcome is Outcome.COMPLETED
     assert "2 processes outlived the command and were killed" in measured.notes
+
+
+def test_summits_and_what_stays_after_a_step_are_those_of_the_rank_of_the_peak(tmp_path: Path) -> None:
+    rows = []
+    for rank in range(2):
+        row = rank_row(rank, 2)
+        kept = [{"component": "vision", "category": "parameters", "bytes": 40 + rank}]
+        rows.append(row | {"summits": [row["peak"]], "retained": [{"step": 2, "breakdown": kept}]})
+    measured = left(tmp_path, *rows)
+    assert measured.summits == (measured.peak,)
+    assert [(kept.step, kept.breakdown.total_bytes) for kept in measured.retained] == [(2, 41)]
+    assert Measurement.from_json(measured.to_json()) == measured
+
+
+def test_the_busiest_experts_are_told_against_the_mean_of_the_ranks_that_hold_any(tmp_path: Path) -> None:
+    rows = [rank_row(rank, 3) for rank in range(3)]
+    for row, tokens in zip(rows, (300, 100, 0), strict=True):
+        for step in row["steps"]:
+            step["expert_tokens"] = tokens
+    assert [step.expert_load for step in left(tmp_path, *rows).steps] == [1.5, 1.5, 1.5]
+    assert [step.expert_load for step in left(tmp_path / "old", rank_row()).steps] == [0.0, 0.0, 0.0]

@@ -33,6 +33,7 @@ class Counts:
     image_tokens: int = 0
     padding_tokens: int = 0
     patches: int = 0
+    expert_tokens: int = 0  #: rows that this rank's routed experts were given, all layers together
 
 
 @dataclass

@@ -12,6 +12,7 @@ import torch
 from firstbad_probe import live_bytes
 from firstbad_probe.components import RUNTIME
 from firstbad_probe.live_bytes import LiveBytes
+from firstbad_probe.scopes import STEP
 
 NOTE = (
     "on a GPU this probe attributes parameters, gradients and optimizer states only; the rest of the peak "
@@ -43,11 +44,11 @@ class AllocatorTotals:
             cells = {cell: size for cell, size in live.cells.items() if size}
             rest = (RUNTIME, live_bytes.TEMPORARY)
             cells[rest] = cells.get(rest, 0) + max(0, peak_bytes - sum(cells.values()))
-            live.peak = live_bytes.Summit(
+            live.summits[STEP] = live_bytes.Summit(
                 allocated_bytes=sum(cells.values()),
                 cells=cells,
                 step=step,
-                phase="step",
+                phase=STEP,
                 instant="not known on a GPU",
             )
         return peak_bytes, torch.cuda.memory_allocated()

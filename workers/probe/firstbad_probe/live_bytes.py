@@ -52,7 +52,7 @@ class Block:
 
 @dataclass
 class Summit:
-    """The highest total so far and what it consisted of."""
+    """The highest total of a phase so far and what it consisted of."""
 
     allocated_bytes: int = 0
     cells: dict[Cell, int] = field(default_factory=dict)
@@ -62,20 +62,23 @@ class Summit:
     instant: str = ""
 
 
+_NOTHING = Summit()
+
+
 class LiveBytes:
     """The running totals.
 
     A block that turns out to be something else (an optimizer state, a buffer
     that several components share, an activation that did not live until
-    backward) is moved to its true cell, also within the remembered peak if it
-    was alive then.
+    backward) is moved to its true cell, also within the remembered summits at
+    which it was alive.
     """
 
     def __init__(self) -> None:
         self.cells: dict[Cell, int] = {}
         self.total_bytes = 0
         self.interval = 0
-        self.peak = Summit()
+        self.summits: dict[str, Summit] = {}  #: by phase, the highest of the run so far
         self.step_peak_bytes = 0
         self._serial = 0
 
@@ -89,15 +92,25 @@ class LiveBytes:
         return block
 
     @property
+    def peak(self) -> Summit:
+        """The highest of the summits; the first to be reached, if several are equally high."""
+        return max(self.summits.values(), key=lambda summit: summit.allocated_bytes, default=_NOTHING)
+
+    @property
     def at_new_peak(self) -> bool:
         return self.total_bytes > self.peak.allocated_bytes
 
-    def remember_peak(self, *, step: int, phase: str, instant: str) -> None:
-        self.peak = Summit(self.total_bytes, dict(self.cells), self._serial, step, phase, instant)
+    def at_new_summit(self, phase: str) -> bool:
+        return self.total_bytes > self.summits.get(phase, _NOTHING).allocated_bytes
+
+    def remember_summit(self, *, step: int, phase: str, instant: str) -> None:
+        self.summits[phase] = Summit(self.total_bytes, dict(self.cells), self._serial, step, phase, instant)
 
     def remove(self, block: Block) -> None:
-        """Activations that die in the very phase that made them were temporary: say so in the peak."""
-        if block.interval == self.interval and block.serial <= self.peak.serial:
+        """Activations that die in the very phase that made them were temporary: say so in the summits."""
+        if block.interval == self.interval and any(
+            block.serial <= summit.serial for summit in self.summits.values()
+        ):
             settled = tuple(
                 ((component, TEMPORARY if category == ACTIVATIONS else category), size)
                 for (component, category), size in block.parts
@@ -107,15 +120,16 @@ class LiveBytes:
         self.total_bytes -= block.size_bytes
 
     def move(self, block: Block, parts: Parts) -> None:
-        """Write the block to other cells, now and in the peak if it was alive then."""
+        """Write the block to other cells, now and in each summit at which it was alive."""
         if parts == block.parts:
             return
         assert sum(size for _, size in parts) == block.size_bytes, f"{parts} is not {block.size_bytes} bytes"
         _put(self.cells, block.parts, -1)
         _put(self.cells, parts, 1)
-        if block.serial <= self.peak.serial:
-            _put(self.peak.cells, block.parts, -1)
-            _put(self.peak.cells, parts, 1)
+        for summit in self.summits.values():
+            if block.serial <= summit.serial:
+                _put(summit.cells, block.parts, -1)
+                _put(summit.cells, parts, 1)
         block.parts = parts
 
     def start_step(self) -> None:

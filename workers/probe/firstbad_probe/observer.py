@@ -66,6 +66,8 @@ class Observer:
         self.ownership = Ownership(self.storages, self.scopes)
         self.batches = Batches()
         self.steps: list[dict[str, Any]] = []
+        #: Step to the cells that were alive after it; of the first and the newest step.
+        self.retained: dict[int, dict[live_bytes.Cell, int]] = {}
         self.notes: list[str] = []
         self.mock_data: str | None = None  #: the class of a mock data set in use
         self._models = 0
@@ -237,6 +239,8 @@ class Observer:
         root.register_forward_hook(self._after_model, always_call=True)
         for module, inner in others:
             self._follow(module, inner)
+            if inner.path.endswith(".experts"):
+                module.register_forward_pre_hook(self._before_experts)
 
     def _follow(self, module: torch.nn.Module, scope: Scope) -> None:
         enter, leave = self.scopes.enter, self.scopes.leave
@@ -251,6 +255,12 @@ class Observer:
                 self.storages.label(value, _component_of_input(name), live_bytes.ACTIVATIONS)
         with self.scopes.on_host(BATCH):
             self.batches.see(keywords, counted=_counts_tokens())
+
+    def _before_experts(self, _experts: Any, args: tuple[Any, ...]) -> None:
+        """Rows that reach the routed experts of this rank; those of a replay were counted before."""
+        rows = args[0] if args else None
+        if isinstance(rows, torch.Tensor) and rows.dim() and not self.scopes.in_backward_node:
+            self.batches.counts.expert_tokens += rows.shape[0]
 
     def _after_model(self, *_: Any) -> None:
         self.scopes.stand_on(LOSS)
@@ -269,6 +279,9 @@ class Observer:
         peak_bytes, retained_bytes = live.step_peak_bytes, live.total_bytes
         if self.gpu is not None:
             peak_bytes, retained_bytes = self.gpu.end_step(live, self.scopes.step)
+        kept = {cell: size for cell, size in live.cells.items() if size}
+        self.retained = {step: self.retained[step] for step in list(self.retained)[:1]}
+        self.retained[self.scopes.step] = kept
         seconds = self.clock.end_step()
         counts = self.batches.take_counts()
         self.steps.append(

@@ -18,6 +18,7 @@ import torch
 from firstbad_probe import gpu
 from firstbad_probe.files import write_json
 from firstbad_probe.imports import ImportCallbacks
+from firstbad_probe.live_bytes import Cell, Summit
 from firstbad_probe.observer import Observer
 from firstbad_probe.patches import Patches
 from firstbad_probe.settings import Settings
@@ -61,6 +62,10 @@ def write_record(
             "hardware": "cpu" if observer.gpu is None else torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "peak": _peak(settings, observer),
+            "summits": _summits(settings, observer),
+            "retained": [
+                {"step": step, "breakdown": _breakdown(cells)} for step, cells in observer.retained.items()
+            ],
             "steps": observer.steps,
             "time": _time(observer),
             "oom": _refusal(observer),
@@ -182,23 +187,37 @@ def repository_of(script: str) -> Path:
 
 def _peak(settings: Settings, observer: Observer) -> dict[str, Any] | None:
     peak = observer.storages.live.peak
-    if not peak.allocated_bytes:
-        return None
-    breakdown = [
-        {"component": component, "category": category, "bytes": size}
-        for (component, category), size in sorted(peak.cells.items())
-        if size
-    ]
-    assert sum(int(str(row["bytes"])) for row in breakdown) == peak.allocated_bytes
+    return _summit(settings, observer, peak) if peak.allocated_bytes else None
+
+
+def _summits(settings: Settings, observer: Observer) -> list[dict[str, Any]]:
+    """The highest instant of every phase; a GPU's allocator does not tell them apart."""
+    if observer.gpu is not None:
+        return []
+    summits = observer.storages.live.summits
+    return [_summit(settings, observer, summits[phase]) for phase in sorted(summits)]
+
+
+def _summit(settings: Settings, observer: Observer, summit: Summit) -> dict[str, Any]:
+    breakdown = _breakdown(summit.cells)
+    assert sum(row["bytes"] for row in breakdown) == summit.allocated_bytes
     return {
         "rank": settings.rank,
-        "step": peak.step,
-        "phase": peak.phase,
-        "instant": peak.instant,
-        "allocated_bytes": peak.allocated_bytes,
-        "reserved_bytes": peak.allocated_bytes if observer.gpu is None else observer.gpu.reserved_bytes,
+        "step": summit.step,
+        "phase": summit.phase,
+        "instant": summit.instant,
+        "allocated_bytes": summit.allocated_bytes,
+        "reserved_bytes": summit.allocated_bytes if observer.gpu is None else observer.gpu.reserved_bytes,
         "breakdown": breakdown,
     }
+
+
+def _breakdown(cells: dict[Cell, int]) -> list[dict[str, Any]]:
+    return [
+        {"component": component, "category": category, "bytes": size}
+        for (component, category), size in sorted(cells.items())
+        if size
+    ]
 
 
 def _time(observer: Observer) -> list[dict[str, Any]]:

@@ -167,10 +167,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._blocks[storage._cdata] = block
         if self.inventory is not None:
             block.origin = (scope.path, phase, self._operation)
-        if live.at_new_peak:
-            if self.inventory is not None:
+        if live.at_new_summit(phase):
+            if self.inventory is not None and live.at_new_peak:
                 self.inventory.peak_moved()
-            live.remember_peak(step=self.scopes.step, phase=phase, instant=instant(scope, phase))
+            live.remember_summit(step=self.scopes.step, phase=phase, instant=instant(scope, phase))
         self.timeline.see(self.scopes.step, phase, scope.path, live.total_bytes)
 
     def _refuse(self, scope: Scope, size_bytes: int) -> None:
