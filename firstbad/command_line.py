@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from firstbad import __version__, memory_commands
+from firstbad import __version__, doctor_command, memory_commands
 from firstbad.settings import Settings, read_settings
 from service.client import ApiProblem
 
@@ -30,6 +30,7 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 memory_commands.register(app)
+doctor_command.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workers = Annotated[int, typer.Option(min=1, max=16, help="Trials that run at once on this machine.")]
@@ -189,6 +190,8 @@ def submit(
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the training configuration.")
     ] = None,
     preview: Annotated[bool, typer.Option(help="Plan only; `firstbad confirm` starts it.")] = False,
+    reuse: Annotated[bool, typer.Option(help="Take over what other bisections measured.")] = True,
+    widen: Annotated[bool, typer.Option(help="Where the good end fails too, go back further.")] = False,
     wait: Annotated[bool, typer.Option(help="Watch it to its end.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -201,6 +204,8 @@ def submit(
         "bad": bad,
         "overrides": _mapping(override or []),
         "preview": preview,
+        "reuse": reuse,
+        "widen": widen,
     }
     with _client() as client:
         bisection = client.create(request)
@@ -300,6 +305,21 @@ def cancel(bisection: str) -> None:
     with _client() as client:
         client.cancel(bisection)
     out.print(f"bisection {bisection} will end with its best answer so far", markup=False)
+
+
+@app.command()
+def retract(
+    worker: Annotated[str | None, typer.Option(help="All that this worker measured.")] = None,
+    key: Annotated[str | None, typer.Option(help="All of one state: the reuse_key of a trial.")] = None,
+) -> None:
+    """Never take faulty measurements over into other bisections."""
+    from bisection.quantities import counted
+
+    if worker is None and key is None:
+        fail("name what is faulty: --worker NAME or --key KEY", EXIT_USAGE)
+    with _client() as client:
+        count = client.retract(worker=worker, key=key)
+    out.print(f"{counted(count, 'measurement')} will not be taken over any more", markup=False)
 
 
 @app.command()

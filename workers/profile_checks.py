@@ -1,0 +1,128 @@
+"""Whether a trial of a profile could start on this host: all that a trial does before it trains.
+
+The tip of the default branch is fetched, exported, matched with a launch adapter and given its
+environment, exactly as for a trial, and then thrown away. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bisection.adapters.catalogue import Catalogue, Profile
+from bisection.commits import State
+from workers.environments import Environments, PreparedEnvironment
+from workers.host_checks import Check, Health, check_torch, guarded
+from workers.launching import plan_launch
+from workers.workspaces import Workspace, Workspaces, mirror_of
+
+_FILE_LIMIT_BYTES = 2**20
+
+
+def check_profile(
+    profile: Profile, catalogue: Catalogue, root: Path, progress: Callable[[str], None]
+) -> Iterator[Check]:
+    """Check after check; after a broken one the later ones, which need it, are left out."""
+    yield guarded("data", lambda: _data(profile))
+    state: list[State] = []
+    fetched = guarded("repository", lambda: _fetched(profile, catalogue, root, state))
+    yield fetched
+    if not state:
+        return
+    workspaces = Workspaces(root, catalogue)
+    (root / "trials").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=root / "trials") as scratch:
+        exported: list[Workspace] = []
+
+        def export() -> Check:
+            repository = catalogue.repository(profile.repository)
+            workspace = workspaces.check_out(repository, state[0], Path(scratch) / "workspace", progress)
+            exported.append(workspace)
+            pins = ", ".join(f"{path} at {pin[:10]}" for path, pin in workspace.pins.items())
+            count = len(workspace.copy.records)
+            return Check(
+                name="workspace",
+                health=Health.WELL,
+                found=f"{count:,} files" + (f", {pins}" if pins else ""),
+            )
+
+        yield guarded("workspace", export)
+        if not exported:
+            return
+        try:
+            yield from _in_workspace(profile, exported[0], Path(scratch), root, progress)
+        finally:
+            workspaces.give_back(exported[0])
+
+
+def _in_workspace(
+    profile: Profile, workspace: Workspace, scratch: Path, root: Path, progress: Callable[[str], None]
+) -> Iterator[Check]:
+    made: list[PreparedEnvironment] = []
+
+    def prepare() -> Check:
+        path = profile.environment.lock
+        text = None
+        if path is not None and (workspace.folder / path).is_file():
+            text = (workspace.folder / path).read_bytes()[:_FILE_LIMIT_BYTES].decode()
+        prepared = Environments(root).prepare(profile.environment, text, {}, progress=progress)
+        made.append(prepared)
+        return Check(name="environment", health=Health.WELL, found=str(prepared.python))
+
+    yield guarded("environment", prepare)
+    if not made:
+        return
+
+    def plan() -> Check:
+        launch = plan_launch(
+            profile, workspace.folder, made[0], scratch, overrides={}, capacity_bytes=profile.capacity_bytes
+        )
+        shown = shlex.join(launch.command).replace(str(scratch), "<trial>")
+        return Check(name="launch", health=Health.WELL, found=f"{launch.processes} ranks: {shown}")
+
+    yield guarded("launch", plan)
+    if profile.slurm is None:
+        yield guarded("torch", lambda: check_torch(made[0].python, {"PATH": "/usr/local/bin:/usr/bin:/bin"}))
+
+
+def _data(profile: Profile) -> Check:
+    data = profile.data
+    if data.kind == "mock":
+        return Check(
+            name="data",
+            health=Health.DOUBTFUL,
+            found="mock",
+            mend="Name real data: image-free runs look about twice as fast, and memory is judged wrongly.",
+        )
+    if data.path is None:
+        return Check(name="data", health=Health.WELL, found="real; the training script knows where it is")
+    if not Path(data.path).exists():
+        return Check(
+            name="data",
+            health=Health.BROKEN,
+            found=f"{data.path} is not on this host",
+            mend="Copy or mount the data there, or correct data.path in the profile.",
+        )
+    if data.digest is None:
+        return Check(
+            name="data",
+            health=Health.DOUBTFUL,
+            found=f"{data.path}, without a digest",
+            mend="Set data.digest: without it nobody sees that two hosts train on different data.",
+        )
+    return Check(name="data", health=Health.WELL, found=data.path)
+
+
+def _fetched(profile: Profile, catalogue: Catalogue, root: Path, state: list[State]) -> Check:
+    repository = catalogue.repository(profile.repository)
+    mirror = mirror_of(root, repository)
+    mirror.fetch()
+    commit = mirror.resolve(repository.default_branch)
+    state.append(State(commit=commit))
+    return Check(
+        name="repository",
+        health=Health.WELL,
+        found=f"{repository.default_branch} of {repository.url} is {commit[:10]}",
+    )
