@@ -25,7 +25,11 @@ _VISION_ATTENTION = (
     "        value_states = value_states.transpose(0, 1).unsqueeze(0)\n\n"
     "        attention_interface: Callable = eager_attention_forward\n"
 )
-_EXPERT_GLU = "                    return self.config.activation_func(x_glu) * (\n"
+_EXPERT_GATE = (
+    "                    intermediate_parallel = weighted_bias_swiglu_impl(\n"
+    "                        intermediate_parallel,\n"
+)
+_SECOND_LAYER = "        output, output_bias = self.linear_fc2(intermediate_parallel)\n"
 _SOFTMAX = (
     "        attention_probs: Tensor = self.scale_mask_softmax(\n"
     "            attention_scores, attention_mask, self.softmax_offset\n"
@@ -57,6 +61,7 @@ _FP32_STEP = (
     '        """Clip gradients (if needed) and step the base optimizer.\n'
     '        Always return successful since there is no overflow."""\n'
 )
+_UPDATE = "        self.optimizer.step()\n"
 _GATING = "        logits = self.gating(input)\n"
 _ALL_PHOTOGRAPHS = {"dataset.max_pixels": 448 * 448}
 
@@ -163,12 +168,18 @@ MEMORY = (
         ),
     ),
     Injection(
-        name="attention-dropout",
-        what="Attention dropout is switched on: its masks are made again in the recomputation.",
+        name="attention-maps-collected",
+        what="Every attention map is collected in half precision, for a picture after the run.",
         component=Component.DECODER,
-        kind=Kind.ACTIVATIONS,
-        base={"model.attention_dropout": 0.0},
-        overrides={"model.attention_dropout": 0.1},
+        kind=Kind.RETENTION,
+        edits=(
+            Edit(
+                path=_ATTENTION,
+                old=_SOFTMAX,
+                new=_SOFTMAX
+                + "        self.__dict__.setdefault('maps', []).append(attention_probs.detach().half())\n",
+            ),
+        ),
     ),
     Injection(
         name="longer-sequences",
@@ -255,13 +266,14 @@ MEMORY = (
         edits=(
             Edit(
                 path=_MLP,
-                old=_EXPERT_GLU,
-                new="                    x_glu, x_linear = x_glu.double(), x_linear.double()\n" + _EXPERT_GLU,
+                old=_EXPERT_GATE,
+                new=_EXPERT_GATE.replace("intermediate_parallel,", "intermediate_parallel.double(),"),
             ),
             Edit(
                 path=_MLP,
-                old="                intermediate_parallel = glu(intermediate_parallel)\n",
-                new="                intermediate_parallel = glu(intermediate_parallel).float()\n",
+                old=_SECOND_LAYER,
+                new="        intermediate_parallel = intermediate_parallel.to(hidden_states.dtype)\n"
+                + _SECOND_LAYER,
             ),
         ),
     ),
@@ -312,7 +324,9 @@ MEMORY = (
                 "        hot = torch.nn.functional.one_hot(target.clamp(min=0), wide.shape[-1])\n"
                 "        surprise = -(hot * log_probabilities)\n"
                 "        entropy = -(probabilities * log_probabilities)\n"
-                "        assert bool(torch.isfinite(surprise.sum() + entropy.sum()))\n" + _LOSS_START,
+                "        ranked = wide.sort(dim=-1)\n"
+                "        assert bool(torch.isfinite(surprise.sum() + entropy.sum() + ranked.values.sum()))\n"
+                + _LOSS_START,
             ),
         ),
     ),
@@ -325,8 +339,12 @@ MEMORY = (
             Edit(
                 path=_OPTIMIZER,
                 old=_FP32_STEP,
-                new=_FP32_STEP + "        history = self.__dict__.setdefault('history', [])\n"
-                "        history.append([p.main_grad.clone() for p in self.get_parameters()[:40]])\n",
+                new=_FP32_STEP.replace(
+                    _UPDATE,
+                    "        history = self.__dict__.setdefault('history', [])\n"
+                    "        history.append([p.main_grad.clone() for p in self.get_parameters()])\n"
+                    + _UPDATE,
+                ),
             ),
         ),
     ),
@@ -479,9 +497,11 @@ SLOW_DOWNS = (
             Edit(
                 path=_OPTIMIZER,
                 old=_FP32_STEP,
-                new=_FP32_STEP + "        for parameter in self.get_parameters():\n"
-                "            for _ in range(4):\n"
-                "                parameter.main_grad.double().abs().sort().values.sum().item()\n",
+                new=_FP32_STEP.replace(
+                    _UPDATE,
+                    "        for parameter in self.get_parameters():\n"
+                    "            parameter.main_grad.double().abs().sort().values.sum().item()\n" + _UPDATE,
+                ),
             ),
         ),
     ),

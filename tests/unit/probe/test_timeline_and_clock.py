@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from firstbad_probe.activities import Clock
+from firstbad_probe.activities import Clock, undisturbed
 from firstbad_probe.timeline import Timeline
 
 
@@ -62,3 +67,27 @@ def test_the_mean_of_the_parts_sums_to_the_mean_of_the_steps() -> None:
         clock.end_step()
     sums = [sum(step.values()) for step in clock.steps[1:]]
     assert sum(clock.steady_mean().values()) == pytest.approx(sum(sums) / 2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel tells no waiting")
+def test_waiting_for_a_processor_that_others_use_is_no_time_and_sleeping_is() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})  # inherited: all five share one processor
+    spin = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(4)]
+    now = undisturbed()
+    try:
+        started, wall, worked = now(), time.perf_counter(), time.thread_time()
+        while time.thread_time() - worked < 0.3:
+            pass
+        busy, waited = now() - started, time.perf_counter() - wall
+        started = now()
+        time.sleep(0.2)
+        asleep = now() - started
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+        os.sched_setaffinity(0, allowed)
+    assert busy < 0.6 * waited
+    assert asleep > 0.19

@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from firstbad_probe import live_bytes
-from firstbad_probe.activities import Clock
+from firstbad_probe.activities import Clock, undisturbed
 from firstbad_probe.batch import Batches
 from firstbad_probe.components import (
     BATCH,
@@ -51,10 +51,10 @@ class Observer:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.clock = Clock()
+        on_gpu = settings.device == "cuda"
+        self.clock = Clock() if on_gpu else Clock(undisturbed())
         self.scopes = Scopes(self.clock)
         self.timeline = Timeline()
-        on_gpu = settings.device == "cuda"
         self.gpu = AllocatorTotals(settings.capacity_bytes) if on_gpu else None
         self.storages = Storages(
             self.scopes,
