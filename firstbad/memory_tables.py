@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bisection.quantities import show_bytes
 from bisection.rendering.wording import COMPONENT_NAMES
-from memory_models.advice import Advice
+from memory_models.advice_step import Advice
 from memory_models.breakdown import Component
 from memory_models.comparison import TOGETHER, Comparison, plain
 from memory_models.estimation import Estimate, RankEstimate

@@ -188,6 +188,11 @@ class Graphs:
         if unknown:
             raise ValueError(f"cuda_graph_modules names {unknown}; megatron-core knows {list(GRAPH_SCOPES)}")
 
+    @property
+    def routes(self) -> bool:
+        """Whether the router's choice is within a graph."""
+        return self.capture is not Capture.NONE and (not self.scopes or "moe_router" in self.scopes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
@@ -251,6 +256,7 @@ class TrainingJob:
     unknowns: Unknowns = Unknowns()
     deferred_embedding_gradient: bool = False  #: the output layer's weight gradients wait for the flush
     expandable_segments: bool = False
+    user_buffers: bool = False  #: NCCL's (nccl_ub): pools that growing segments exclude
     card: Card = Card.HOPPER
     deterministic: bool = False  #: determinism asked of cuBLAS, which takes a larger workspace
     upstream: Upstream = NEWEST

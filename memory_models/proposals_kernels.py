@@ -20,16 +20,26 @@ from memory_models.job import (
 from memory_models.proposal import Proposal, changed_job
 from memory_models.shapes import ImageLoad
 
+#: Why growing segments and NCCL's user buffers exclude each other.
+USER_BUFFERS_REFUSE = (
+    "megatron-core asserts against expandable_segments with nccl_ub, whose memory pools torch before 2.11 "
+    "cannot grow"
+)
+#: What CUDA graphs need beside growing segments.
+GRAPH_REGISTER = {"env_vars.NCCL_GRAPH_REGISTER": "0"}
+
 
 def allocator_proposals(job: TrainingJob) -> Iterator[Proposal]:
     if job.expandable_segments or job.implementation is Implementation.UNFUSED:
         return
+    graphs = {} if job.graphs.capture is Capture.NONE else GRAPH_REGISTER
     yield Proposal(
         title="Let the allocator grow its segments",
-        change={"env_vars.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        change={"env_vars.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} | graphs,
         job=replace(job, expandable_segments=True),
         slowdown=0.0,
-        cost="none; not with nccl_ub before torch 2.11",
+        cost="none",
+        why_not=USER_BUFFERS_REFUSE if job.user_buffers else "",
         source="formulas section 7 (fragmentation 6-20 % without, 2-6 % with); "
         "measured: an OOM of Llama3-70B at 58.8 GB allocated went away",
     )
@@ -130,6 +140,17 @@ def dispatcher_proposals(job: TrainingJob) -> Iterator[Proposal]:
 NARROW_SCOPES = ("moe_router", "moe_preprocess")
 
 
+def refused_scopes(job: TrainingJob) -> str:
+    """The check that refuses a graph of the router and what prepares the dispatch; "" where none does."""
+    if job.recompute.drops("moe"):
+        return "megatron-core asserts against a CUDA graph of the router with recompute of moe"
+    routing = job.routing
+    dropping = routing.capacity_factor is not None and not routing.pad_to_capacity
+    if dropping and routing.dispatcher is Dispatcher.ALLTOALL:
+        return "megatron-core asserts against moe_preprocess with a capacity factor under alltoall"
+    return ""
+
+
 def graph_proposals(job: TrainingJob) -> Iterator[Proposal]:
     """Narrower scopes first, then none."""
     graphs = job.graphs
@@ -153,6 +174,7 @@ def graph_proposals(job: TrainingJob) -> Iterator[Proposal]:
             slowdown=0.05,
             cost=f"the host launches the other kernels one by one; {refused}",
             source="formulas section 7; measured on DeepSeek-V3, GB200: +7 GB for +10 % speed",
+            why_not=refused_scopes(job),
         )
     yield Proposal(
         title="Capture no CUDA graphs",

@@ -63,6 +63,8 @@ def _selective(job: TrainingJob, modules: frozenset[str], slowdown: float, sourc
         why_not = "megatron-core recomputes moe_act only with moe_grouped_gemm"
     elif "moe" in modules and job.routing.exchange_overlap:
         why_not = "megatron-core asserts against recompute of moe with overlap_moe_expert_parallel_comm"
+    elif "moe" in modules and job.graphs.capture is Capture.TRANSFORMER_ENGINE and job.graphs.routes:
+        why_not = "megatron-core asserts against recompute of moe with a CUDA graph of its router"
     elif "shared_experts" in modules and job.routing.shared_overlap:
         why_not = "megatron-core asserts against recompute of shared_experts with moe_shared_expert_overlap"
     elif job.offloaded_layers:

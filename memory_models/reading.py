@@ -91,7 +91,8 @@ def read_bridge_config(
         optimizer=read_optimizer(optimizer, ddp, precision),
         precision=precision,
         sharding=read_sharding(ddp, dist, notes),
-        double_buffer=ddp.flag("fsdp_double_buffer"),
+        # FSDP's user buffers are its double buffers, registered.
+        double_buffer=any([ddp.flag("fsdp_double_buffer"), ddp.flag("nccl_ub")]),
         frozen=read_frozen(model, vision is not None, notes)
         if adapters is None
         else Frozen(language=True, vision=True, projector=True),
@@ -110,6 +111,7 @@ def read_bridge_config(
         bias_activation_fusion=model.flag("bias_activation_fusion"),
         gradient_accumulation_fusion=model.flag("gradient_accumulation_fusion"),
         expandable_segments=read_expandable(config),
+        user_buffers=ddp.flag("nccl_ub"),
         upstream=upstream,
     )
     if "mock" in str(dataset.get("_target_", "")).lower():

@@ -112,6 +112,8 @@ def read_megatron_arguments(
         if arguments.flag("fine_grained_activation_offloading")
         else frozenset(),
         offloaded_layers=arguments.integer("cpu_offloading_num_layers", 0),
+        double_buffer=arguments.flag("fsdp_double_buffer") or arguments.flag("use_nccl_ub"),
+        user_buffers=arguments.flag("use_nccl_ub"),
         graphs=_graphs(arguments),
         deferred_embedding_gradient=arguments.flag("defer_embedding_wgrad_compute"),
         expandable_segments="expandable_segments:True"

@@ -7,16 +7,29 @@ from typing import Any
 
 import pytest
 
+from memory_models.breakdown import Component
 from memory_models.configurations import read_configuration
 from memory_models.distributions import Distribution
 from memory_models.estimation import estimate
-from memory_models.job import Capture, Dispatcher, Granularity, Graphs, Recompute, TrainingJob
+from memory_models.job import (
+    RECOMPUTE_MODULES,
+    Capture,
+    Dispatcher,
+    Granularity,
+    Graphs,
+    Precision,
+    Recompute,
+    Routing,
+    TrainingJob,
+)
 from memory_models.proposals_kernels import dispatcher_proposals
 from memory_models.remedies import Remedy, find_remedies
+from memory_models.shapes import ExpertsShape
 from tests.unit.memory_models.bridge_configurations import qwen_recipe
 from tests.unit.memory_models.jobs import qwen_30b
 
 GIB = 2**30
+ALL_MODULES = frozenset(RECOMPUTE_MODULES)
 
 #: Bridge configurations that between them have every kind of remedy.
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -120,6 +133,95 @@ def test_graphs_of_parts_of_layers_forbid_full_recompute() -> None:
     ]
     assert refused
     assert all("full_iteration only" in r.why_not for r in refused)
+
+
+def refusals(job: TrainingJob) -> set[str]:
+    return {r.why_not for r in find_remedies(job, 40 * GIB) if not r.legal}
+
+
+ROUTER_GRAPH = Graphs(capture=Capture.TRANSFORMER_ENGINE, scopes=frozenset({"moe_router"}))
+
+
+@pytest.mark.parametrize(
+    ("job", "check"),
+    [
+        (
+            replace(qwen_30b(), routing=Routing(grouped_gemm=False)),
+            "megatron-core recomputes moe_act only with moe_grouped_gemm",
+        ),
+        (
+            replace(qwen_30b(), routing=Routing(exchange_overlap=True)),
+            "megatron-core asserts against recompute of moe with overlap_moe_expert_parallel_comm",
+        ),
+        (
+            replace(qwen_30b(), routing=Routing(exchange_overlap=True)),
+            "megatron-core asserts against full recompute with overlap_moe_expert_parallel_comm",
+        ),
+        (
+            replace(
+                qwen_30b(),
+                routing=Routing(shared_overlap=True),
+                text=replace(
+                    qwen_30b().text, experts=ExpertsShape(count=128, top_k=8, size=768, shared_size=768)
+                ),
+            ),
+            "megatron-core asserts against recompute of shared_experts with moe_shared_expert_overlap",
+        ),
+        (
+            replace(qwen_30b(), precision=Precision(fp8=True, fp8_recipe="delayed")),
+            "megatron-core refuses moe_act and layernorm recompute with fp8 delayed scaling",
+        ),
+        (replace(qwen_30b(), offloaded_layers=4), "cpu_offloading of layers refuses any recompute"),
+        (
+            replace(qwen_30b(), graphs=ROUTER_GRAPH),
+            "megatron-core asserts against recompute of moe with a CUDA graph of its router",
+        ),
+        (
+            replace(qwen_30b(), user_buffers=True),
+            "megatron-core asserts against expandable_segments with nccl_ub, whose memory pools torch "
+            "before 2.11 cannot grow",
+        ),
+        (
+            replace(qwen_30b(pipeline=2), expandable_segments=True),
+            "Megatron FSDP is for pipeline size 1 here: with it, raise EP instead of PP",
+        ),
+        (
+            replace(
+                qwen_30b(),
+                graphs=Graphs(capture=Capture.LOCAL),
+                recompute=Recompute(granularity=Granularity.SELECTIVE, modules=frozenset({"moe"})),
+            ),
+            "megatron-core asserts against a CUDA graph of the router with recompute of moe",
+        ),
+    ],
+)
+def test_what_upstream_asserts_against_is_refused_with_its_check(job: TrainingJob, check: str) -> None:
+    assert check in refusals(job)
+
+
+def test_no_remedy_recomputes_the_tower_alone_nor_parts_of_it() -> None:
+    """Bridge copies granularity, method and layers into the tower's configuration, and no modules."""
+    job = qwen_30b()
+    assert job.vision is not None
+    hugging_face = replace(job, vision=replace(job.vision, native=False))
+    for some in (job, hugging_face):
+        for remedy in find_remedies(some, 60 * GIB):
+            assert not any("vision" in key and "recompute" in key for key in remedy.change), remedy.title
+    kept = [
+        sum(part.bytes for part in estimate(each).worst.parts if part.component is Component.VISION)
+        for each in (
+            job,
+            replace(job, recompute=Recompute(granularity=Granularity.SELECTIVE, modules=ALL_MODULES)),
+        )
+    ]
+    assert kept[0] == kept[1]
+
+
+def test_more_virtual_stages_are_no_remedy() -> None:
+    job = qwen_30b(pipeline=2, virtual_pipeline=2)
+    offered = [r for r in find_remedies(job, 40 * GIB) if r.legal]
+    sizes = [r.change.get("model.virtual_pipeline_model_parallel_size", 1) for r in offered]
+    assert all(size is None or size == 1 for size in sizes)
 
 
 def test_a_capacity_factor_is_offered_only_for_an_uneven_router_and_alters_training() -> None:
