@@ -23,6 +23,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -59,6 +60,17 @@ class Setting:
     environments: int
 
 
+@cache
+def _commit(position: int, path: str, environment: str) -> Commit:
+    return Commit(
+        hash=f"{position:040x}",
+        parents=(f"{position - 1:040x}",) if position else (),
+        paths=(path,),
+        tree_key=str(position),
+        environment_key=environment,
+    )
+
+
 class PlantedWorld:
     """A range with a planted culprit, and what a trial of each commit comes to."""
 
@@ -78,12 +90,10 @@ class PlantedWorld:
         per_environment = (n + 1) / max(1, setting.environments)
         self.range = CommitRange(
             commits=tuple(
-                Commit(
-                    hash=f"{i:040x}",
-                    parents=(f"{i - 1:040x}",) if i else (),
-                    paths=(HOT_PATH if hot[i] or setting.prior == "uniform" else COLD_PATH,),
-                    tree_key=str(i),
-                    environment_key=str(int(i / per_environment)) if setting.environments else "",
+                _commit(
+                    i,
+                    HOT_PATH if hot[i] or setting.prior == "uniform" else COLD_PATH,
+                    str(int(i / per_environment)) if setting.environments else "",
                 )
                 for i in range(n + 1)
             )
@@ -207,9 +217,9 @@ def simulate(world: PlantedWorld, seed: int, duration: Callable[[Trial], float])
 
 def _likeliest(search: Search, world: PlantedWorld) -> tuple[float, bool]:
     """The belief in the likeliest suspect, and whether it is the culprit."""
-    suspects = {key: chance for key, chance in search.probabilities().items() if len(key) == 40}
-    likeliest = max(suspects, key=lambda key: suspects[key])
-    return suspects[likeliest], int(likeliest, 16) == world.culprit
+    belief = search.standing.posterior.belief[1:-1]  # without the two hypotheses that blame no commit
+    likeliest = 1 + int(np.argmax(belief))
+    return float(belief[likeliest - 1]), likeliest == world.culprit
 
 
 def _assign(queue: list[Trial], free: list[int], *, idle: bool) -> list[tuple[Trial, int]]:

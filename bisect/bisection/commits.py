@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 _HASH = re.compile(r"[0-9a-f]{40}")
@@ -129,7 +130,8 @@ class CommitRange:
 
     def position(self, commit_hash: str) -> int:
         """Index in ``commits``; KeyError if the commit is not in the range."""
-        for index, commit in enumerate(self.commits):
-            if commit.hash == commit_hash:
-                return index
-        raise KeyError(commit_hash)
+        return self._positions[commit_hash]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {commit.hash: index for index, commit in enumerate(self.commits)}

@@ -58,6 +58,9 @@ class StateEvidence:
         return self.skips + self.lost_in_a_row // LOST_IN_A_ROW
 
 
+_UNTRIED = StateEvidence()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """The evidence of a ledger at one moment."""
@@ -70,7 +73,7 @@ class Evidence:
     )
 
     def of(self, group: int) -> StateEvidence:
-        return self.states.get(group) or StateEvidence()
+        return self.states.get(group, _UNTRIED)
 
     def known_untestable(self, last: int) -> list[int]:
         """Groups found untestable and never testable, ascending. ``last`` is the group of the bad end."""

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bisection import narration
-from bisection.answers import AGREEING_TRIALS, Standing, best_answer, conclusion
+from bisection.answers import AGREEING_TRIALS, Standing, best_answer, conclusion, may_end
+from bisection.belief import Belief
 from bisection.criteria import CriterionKind
 from bisection.evidence import Evidence, JudgedEntry, gather
 from bisection.finding import Finding
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.levels import relevant_below
 from bisection.placement import Outlook
-from bisection.posterior import VALUE_RATES, VERDICT_RATES, Posterior, update
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
@@ -35,11 +35,7 @@ NO_CULPRIT = "no-culprit"
 GOOD_END_IS_BAD = "good-end-is-bad"
 
 #: What a trial is worth, in bits, that an answer will need if the belief in it is certain.
-CONFIRMATION_WORTH = 0.2
-#: Bits below which a worker is left idle while other trials run.
-LEAST_WORTH = 0.04
-#: The same as a share of what the best trial would tell if nothing were running.
-LEAST_SHARE = 0.8
+CONFIRMATION_WORTH = 0.1
 #: Bits below which a trial is not worth starting at all.
 WORTHLESS = 1e-4
 #: A running trial can no longer matter if it is worth less than this share of the best one to start.
@@ -110,7 +106,7 @@ class Search:
         group = self.line.places.get(state)
         if group is not None and entry.trial.purpose is not Purpose.REVERT:
             self._judged.append(JudgedEntry.of(self.spec.criterion, group, entry))
-        for derived in ("_standing", "_chance", "_least_worth"):
+        for derived in ("_evidence", "_standing", "_chance"):
             self.__dict__.pop(derived, None)
 
     def next(self, workers: int, pending: Sequence[Trial] = ()) -> tuple[Trial, ...] | Finding:
@@ -193,54 +189,43 @@ class Search:
         asked = self.next(self.spec.parallel, running)
         return not isinstance(asked, Finding) and any(trial.state == other.state for other in asked)
 
-    @cached_property
-    def _least_worth(self) -> float:
-        """Bits below which a worker is left idle: near the end, when every trial tells little, it is less."""
-        standing = self._standing
-        if not len(standing.open):
-            return LEAST_WORTH
-        best = float(Outlook.of(standing.posterior).information(standing.open).max())
-        return min(LEAST_WORTH, LEAST_SHARE * best)
-
     # -- what is known and believed ------------------------------------------------------------------------
 
     @cached_property
     def _standing(self) -> Standing:
         """What is known and believed after the ledger so far; made anew after each entry."""
-        evidence = gather(self.spec.criterion, self._judged, self.line.last)
+        evidence = self._evidence
         testable, untestable = evidence.known_testable(), evidence.known_untestable(self.line.last)
         shut = closed(len(self.line), testable, untestable, self._chance)
+        values = None
+        if self.spec.criterion.kind is not CriterionKind.CRASH:
+            values = Values.of(self.spec.criterion.kind, evidence.observations)
         return Standing(
             spec=self.spec,
             line=self.line,
             evidence=evidence,
-            posterior=self._believe(evidence),
+            belief=self._believe(evidence, values),
             open=np.flatnonzero(~shut),
         )
 
     @cached_property
+    def _evidence(self) -> Evidence:
+        return gather(self.spec.criterion, self._judged, self.line.last)
+
+    @cached_property
     def _chance(self) -> NDArray[np.float64]:
         """(G,) the chance that each state is untestable."""
-        evidence = gather(self.spec.criterion, self._judged, self.line.last)
+        evidence = self._evidence
         return untestable_chance(
             len(self.line), evidence.known_testable(), evidence.known_untestable(self.line.last)
         )
 
-    def _believe(self, evidence: Evidence) -> Posterior:
-        """The posterior; where values were measured, verdicts are weighed by their spread.
-
-        Which values belong to bad states is first taken from their verdicts and then, once, from the
-        belief that follows: near the limit a verdict alone would put noise into the wrong class.
-        """
-        seen = evidence.observations
-        if self.spec.criterion.kind is CriterionKind.CRASH:
-            groups = np.array([item.group for item in seen], dtype=np.int64)
-            bad = np.array([item.bad for item in seen], dtype=float)
-            return update(self._log_prior, groups, bad, VERDICT_RATES)
-        values = Values.of(self.spec.criterion.kind, seen)
-        posterior = update(self._log_prior, values.groups, values.sureness(values.bad), VALUE_RATES)
-        believed_bad = posterior.bad()[values.groups] > 0.5
-        return update(self._log_prior, values.groups, values.sureness(believed_bad), VALUE_RATES)
+    def _believe(self, evidence: Evidence, values: Values | None) -> Belief:
+        if values is not None:
+            return Belief.of_values(self._log_prior, values)
+        groups = np.array([item.group for item in evidence.observations], dtype=np.int64)
+        bad = np.array([item.bad for item in evidence.observations], dtype=float)
+        return Belief.of_verdicts(self._log_prior, groups, bad)
 
     # -- what to try next ----------------------------------------------------------------------------------
 
@@ -267,19 +252,23 @@ class Search:
         return needed
 
     def _place(self, outlook: Outlook, running: Sequence[Trial]) -> Trial | None:
-        """The trial that is worth most for its cost, or None if none is worth a worker."""
+        """The trial that is worth most for its cost, or None if none is worth a worker.
+
+        While what runs may end the search by itself, nothing is started beside it: that trial would be
+        wasted. Once it cannot, one more trial is needed in any case, and waiting saves nothing.
+        """
         standing = self._standing
         end = self._untried_end(running)
         if end is not None:
             return self._trial(end, running, 0.0, Purpose.END)
-        if not len(standing.open):
+        if not len(standing.open) or (running and self._may_end(running)):
             return None
         information = outlook.information(standing.open)
         needed = CONFIRMATION_WORTH * self._needed(standing, running)
         chance = (1 - self._chance)[standing.open]
         worth = (information + needed) * chance
         best = int(np.argmax(worth / self._cost(running)[standing.open]))
-        if worth[best] < (self._least_worth if running else WORTHLESS):
+        if worth[best] < WORTHLESS:
             return None
         group = int(standing.open[best])
         purpose = Purpose.SEARCH
@@ -289,6 +278,10 @@ class Search:
         elif tried and needed[best] > information[best]:
             purpose = Purpose.CONFIRM
         return self._trial(group, running, float(information[best]), purpose)
+
+    def _may_end(self, running: Sequence[Trial]) -> bool:
+        places = [self.line.places.get(trial.state) for trial in running]
+        return may_end(self._standing, [place for place in places if place is not None])
 
     def _untried_end(self, running: Sequence[Trial]) -> int | None:
         """The bad end until its failure is known, where that is the one that is looked for.
@@ -302,7 +295,7 @@ class Search:
             wanted = not state.testable or (end == self.line.last and not standing.evidence.anchored)
             if end not in at and wanted and end in standing.open:
                 return end
-            if state.testable:
+            if not state.untestable_trials:
                 break
         return None
 
