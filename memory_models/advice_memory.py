@@ -212,7 +212,7 @@ def last_resorts(job: TrainingJob, size: Size, room: float) -> Iterator[Advice]:
             change={"world size": layout.world_size},
             gate="the same global batch or a learning rate for the larger one",
             reason="states are spread over more ranks; without FSDP, 25 to 50 % of the optimizer on the CPU "
-            "is the other way. An expert is split over ranks (ETP) only after that: all of them keep its rows",
+            "is the other way. An expert is split over ranks (ETP) only after that: all keep its rows",
             estimate_bytes=needed,
             fits=True,
         )
