@@ -15,7 +15,17 @@ from starlette.types import ASGIApp
 from bisection.adapters.catalogue import Catalogue
 from bisection.adapters.queue import Queue
 from bisection.adapters.storage.database import Database
-from service import bisections, estimates, evidence, health, pages, problem_responses, registry, reports
+from service import (
+    bisections,
+    estimates,
+    evidence,
+    health,
+    measurements,
+    pages,
+    problem_responses,
+    registry,
+    reports,
+)
 from service.envelope import Envelope
 from service.json_answers import JsonAnswer
 from service.parts import Parts
@@ -66,6 +76,7 @@ def create_app(
     routers = (
         bisections.router,
         evidence.router,
+        measurements.router,
         reports.router,
         estimates.router,
         registry.router,

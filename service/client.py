@@ -144,6 +144,11 @@ class Client:
         response = self._send("GET", f"{_path(bisection_id)}/report", params={"format": format})
         return cast(Json, response.json()) if format == "json" else response.text
 
+    def retract(self, *, worker: str | None = None, key: str | None = None) -> int:
+        """Measurements of a worker, or of the state with a trial's `reuse_key`, are never taken over."""
+        wanted = {name: value for name, value in (("worker", worker), ("key", key)) if value is not None}
+        return int(self._json("POST", "/v1/measurements/retract", json=wanted)["retracted"])
+
     def profiles(self) -> Rows:
         return cast(Rows, self._json("GET", "/v1/profiles")["items"])
 

@@ -172,6 +172,10 @@ class BisectionRequest(_Shape):
     preview: Annotated[bool, Field(strict=True)] = Field(
         default=False, description="Make a plan only; it starts when confirmed."
     )
+    reuse: Annotated[bool, Field(strict=True)] = Field(
+        default=True,
+        description="Take over what other bisections measured of the same states; it costs no run.",
+    )
     widen: Annotated[bool, Field(strict=True)] = Field(
         default=False, description="If the good end fails as well, go back to an older one."
     )
@@ -213,6 +217,7 @@ def normalise(request: BisectionRequest, catalogue: Catalogue) -> tuple[dict[str
         "seed": request.seed,
         "preview": request.preview,
         "widen": request.widen,
+        "reuse": request.reuse,
     }, profile
 
 

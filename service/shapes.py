@@ -96,6 +96,9 @@ class TrialView(BaseModel):
     pins: dict[str, str]
     packages: dict[str, str]
     attempt: int
+    taken_from: str = Field(
+        description="Another bisection and the number of its trial, where it was measured; empty: here."
+    )
     worker: str | None
     created_at: str
     started_at: str | None
@@ -116,6 +119,7 @@ class TrialEvidence(TrialView):
     """One trial with all that it measured."""
 
     measurement: dict[str, Any] | None = Field(description="The Measurement, as the ledger holds it.")
+    reuse_key: str | None = Field(description="Equal for what other bisections would take over; or null.")
     artifacts: dict[str, str] = Field(description="Name to URL.")
 
 
@@ -289,6 +293,7 @@ def evidence(
     return TrialEvidence(
         **_trial_fields(row, trial),
         measurement=trial.measurement.to_json() if trial.measurement else None,
+        reuse_key=trial.reuse_key,
         artifacts={name: base + name for name in artifact_names},
     )
 
@@ -320,6 +325,7 @@ def _trial_fields(row: BisectionRow, trial: TrialRow) -> dict[str, Any]:
         "pins": dict(trial.trial.state.pins),
         "packages": dict(trial.trial.state.packages),
         "attempt": trial.trial.attempt,
+        "taken_from": trial.trial.taken_from,
         "worker": trial.worker,
         "created_at": trial.created_at,
         "started_at": trial.started_at,

@@ -26,6 +26,7 @@ from workers.context import WorkerContext
 from workers.descending import descend
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
+from workers.taking_over import Standing, content_keys, take_over
 
 log = structlog.get_logger(__name__)
 
@@ -171,7 +172,12 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     refusal = _refusal(row, search, ledger)
     if refusal is not None:
         return _conclude(context, row, refusal)
-    decision = search.next(spec.parallel, pending)
+    keys = content_keys(row, spec)
+    taking = take_over(context, row, search, [known.trial for known in rows], keys)
+    if taking is Standing.CHANGED:
+        return True
+    # Where others have measured most of it, one trial of our own comes first: it shows what counts here.
+    decision = search.next(1 if taking is Standing.AWAITED else spec.parallel, pending)
     if isinstance(decision, Finding):
         return _go_down(context, row, decision)
     cancelled = search.cancellable(pending)
@@ -179,7 +185,9 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
         note_answer_so_far(context, row, spec, ledger, pending)
         return False
     queue = Profile.model_validate(row.profile).queue
-    written = context.trials.apply(row.id, row.version, queue=queue, add=decision, cancel=cancelled)
+    written = context.trials.apply(
+        row.id, row.version, queue=queue, add=decision, cancel=cancelled, reuse_key=keys.key
+    )
     if not written:
         return True
     for _ in decision:

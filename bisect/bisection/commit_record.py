@@ -127,3 +127,4 @@ def commit_in(commits: CommitRange, commit_hash: str) -> Commit:
 def _state_key(commit: Commit) -> object:
     """Equal for commits that are one state to the repro; without a tree key, no two are."""
     return (commit.tree_key, commit.environment_key) if commit.tree_key else commit.hash
+        taken_from=trial.taken_from,

@@ -34,6 +34,7 @@ class Trial:
     why: str = ""  #: for people: what this trial is expected to tell
     enforce_capacity: bool = True  #: False: measure the whole peak, and compare it afterwards
     avoid_workers: tuple[str, ...] = ()  #: workers that measured this state already
+    taken_from: str = ""  #: another bisection and the number of its trial, where it was measured; "": here
 
     def __post_init__(self) -> None:
         if self.attempt < 1:
@@ -51,6 +52,7 @@ class Trial:
             "why": self.why,
             "enforce_capacity": self.enforce_capacity,
             "avoid_workers": list(self.avoid_workers),
+            "taken_from": self.taken_from,
         }
 
     @classmethod
@@ -62,6 +64,7 @@ class Trial:
             why=row.get("why", ""),
             enforce_capacity=row.get("enforce_capacity", True),
             avoid_workers=tuple(row.get("avoid_workers", ())),
+            taken_from=row.get("taken_from", ""),
         )
 
 

@@ -81,8 +81,9 @@ def progress(spec: BisectionSpec, ledger: Sequence[LedgerEntry], pending: Sequen
 
 
 def _spent(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Cost:
-    seconds = sum(entry.measurement.seconds for entry in ledger)
-    return Cost(trials=len(ledger), seconds=seconds, gpu_hours=seconds * spec.gpus_per_trial / 3600)
+    paid = [entry for entry in ledger if not entry.trial.taken_from]
+    seconds = sum(entry.measurement.seconds for entry in paid)
+    return Cost(trials=len(paid), seconds=seconds, gpu_hours=seconds * spec.gpus_per_trial / 3600)
 
 
 def _remaining(spec: BisectionSpec, search: Search, pending: Sequence[Trial]) -> Cost | None:

@@ -139,6 +139,7 @@ class TrialRow:
     changed: str = ""  #: what it changed in the belief, in words
 
     @property
+    taken_from: str = ""  #: another bisection and the number of its trial, where it was measured
     def is_plain(self) -> bool:
         """Whether the state is a commit as it is, without overridden pins or packages."""
         return not (self.state.pins or self.state.packages)

@@ -122,7 +122,7 @@ class Search:
         spent = self._spent(len(pending))
         if spent:
             return best_answer(self._standing, spent, "budget-spent")
-        left = self.spec.budget.trials - len(self._entries) - len(pending)
+        left = self.spec.budget.trials - len(self._paid) - len(pending)
         places = min(workers - len(pending), left)
         chosen: list[Trial] = []
         outlook = self._outlook(pending)
@@ -339,11 +339,16 @@ class Search:
         """Why the budget is used up, or "" while it is not.
 
         Trials that run count as spent, and their results are waited for. Wall time is estimated as
+    @property
+    def _paid(self) -> list[LedgerEntry]:
+        """The entries that cost a run here: not those that another bisection measured."""
+        return [entry for entry in self._entries if not entry.trial.taken_from]
+
         the trials' own time over the trials that run at once; a caller with a clock uses `answer_now`.
         """
         budget = self.spec.budget
-        seconds = sum(entry.measurement.seconds for entry in self._entries)
-        if len(self._entries) >= budget.trials and not pending:
+        seconds = sum(entry.measurement.seconds for entry in self._paid)
+        if len(self._paid) >= budget.trials and not pending:
             return f"The budget of {budget.trials} trials is spent."
         gpu_hours = seconds * self.spec.gpus_per_trial / 3600
         if budget.gpu_hours is not None and gpu_hours >= budget.gpu_hours:

@@ -37,7 +37,8 @@ def training(installation: Installation, tmp_path: Path) -> Training:
 
 
 def request(good: str, bad: str, **more: Any) -> dict[str, Any]:
-    return {"profile": "small", "good": good, "bad": bad, **more}
+    # The tests plant the same files again and again: each measures its own, unless it says otherwise.
+    return {"profile": "small", "good": good, "bad": bad, "reuse": False, **more}
 
 
 def test_a_planted_culprit_is_found_among_commits_that_break_otherwise(
@@ -216,6 +217,26 @@ def test_a_budget_that_is_spent_ends_in_the_best_answer_so_far(client: Client, t
     assert report["finding"]["problem"] == "budget-spent"
     assert hashes[20] in report["finding"]["commits"]
     assert len(report["trials"]) <= 4
+
+
+def test_what_another_bisection_measured_is_taken_over_and_said_so(
+    client: Client, training: Training
+) -> None:
+    hashes = training.commits(*[{"bytes": 901}] * 5, *[{"bytes": 1101}] * 3)
+    first = finish(client, request(hashes[0], hashes[-1]))
+    second = finish(client, request(hashes[0], hashes[-1], reuse=True))
+    assert second["finding"]["commits"] == first["finding"]["commits"] == [hashes[5]]
+    taken = [trial for trial in second["trials"] if trial["taken_from"]]
+    own = [trial for trial in second["trials"] if not trial["taken_from"]]
+    assert {trial["taken_from"].split("/")[0] for trial in taken} == {first["asked"]["bisection"]}
+    assert len({trial["taken_from"] for trial in taken}) == len(taken)
+    assert own[0]["sequence"] < min(trial["sequence"] for trial in taken)  # one of today's comes first
+    assert len(own) <= 3 < len(first["trials"])
+    assert "taken over from other bisections" in client.report(second["asked"]["bisection"], "markdown")
+    workers = {trial["worker"] for trial in client.trials(first["asked"]["bisection"])}
+    assert sum(client.retract(worker=worker) for worker in workers) >= len(first["trials"])
+    third = finish(client, request(hashes[0], hashes[-1], reuse=True))
+    assert not [trial for trial in third["trials"] if trial["taken_from"]]
 
 
 def test_the_command_line_prints_the_report_that_the_api_has(

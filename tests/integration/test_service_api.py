@@ -90,6 +90,7 @@ def test_the_stored_request_is_whole_and_the_profile_is_kept_as_it_was(scene: Se
         "seed": 0,
         "preview": False,
         "widen": False,
+        "reuse": True,
     }  # fmt: skip
     assert row.profile["name"] == PROFILE
     assert row.profile["launch"][0]["command"] == ["{python}", "train.py"]
@@ -589,3 +590,14 @@ def test_unknown_paths_and_methods_are_problems_too(scene: ServiceScene) -> None
 def test_every_status_of_a_bisection_can_be_listed(scene: ServiceScene) -> None:
     for status in Status:
         assert scene.client.get("/v1/bisections", params={"status": status.value}).status_code == 200
+
+
+def test_a_faulty_workers_measurements_are_retracted_by_whoever_may_write(scene: ServiceScene) -> None:
+    assert scene.client.post("/v1/measurements/retract", json={"worker": "worker-1"}).json() == {
+        "retracted": 0
+    }
+    reader = scene.client_with(scene.tokens[Scope.READ])
+    assert reader.post("/v1/measurements/retract", json={"worker": "worker-1"}).status_code == 403
+    answer = scene.client.post("/v1/measurements/retract", json={})
+    assert answer.status_code == 422
+    assert "names neither a worker nor a key" in answer.text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from bisection.adapters.storage import claims as claims_module
 from bisection.adapters.storage.artifacts import Artifacts
@@ -14,6 +17,7 @@ from bisection.adapters.storage.bisections import Bisections, IdempotencyConflic
 from bisection.adapters.storage.claims import Beat, Claim, Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.deliveries import Deliveries
+from bisection.adapters.storage.measurements import Measured, Measurements, TakenOver
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.tokens import Scope, Tokens
 from bisection.adapters.storage.trials import Trials
@@ -233,3 +237,100 @@ def test_a_worker_that_left_does_not_count_as_alive(database: Database) -> None:
     assert [worker.name for worker in roster.alive("pool")] == ["w1"]
     roster.left("w1")
     assert roster.alive("pool") == []
+
+
+# --- measurements across bisections ------------------------------------------------------------------
+
+KEY = "c" * 64
+
+
+def another(database: Database) -> str:
+    """Id of a second bisection that runs; its version is 1."""
+    bisections = Bisections(database)
+    row, _ = bisections.create(request={**REQUEST, "seed": 2}, profile={}, source="api")
+    assert bisections.resolve(row.id, SPEC, {}, preview=False)
+    return row.id
+
+
+def measure(database: Database, bisection_id: str, attempt: int = 1) -> None:
+    """One finished trial with the key, by worker w1, with an artifact."""
+    version = Bisections(database).get(bisection_id).version
+    added = Trials(database).apply(
+        bisection_id, version, queue="pool", add=[trial(attempt=attempt)], reuse_key=lambda _: KEY
+    )
+    assert added
+    claims = Claims(database)
+    assert claims.complete(claimed(claims), measured().evolve(worker="w1"), {"config.json": b"{}"})
+
+
+def taken(source: Measured, attempt: int = 1) -> TakenOver:
+    return TakenOver(source=source, trial=replace(trial(attempt=attempt), taken_from="somewhere/1"))
+
+
+def test_a_measurement_is_found_and_taken_over_once_with_what_it_left(
+    database: Database, running: str
+) -> None:
+    store, here = Measurements(database), another(database)
+    measure(database, running)
+    assert store.of_others(running, [KEY], since="") == []  # its own are in its ledger already
+    (found,) = store.of_others(here, [KEY], since="")
+    assert store.take_over(here, 1, [taken(found)])
+    assert store.of_others(here, [KEY], since="") == []
+    (row,) = Trials(database).of(here)
+    assert (row.sequence, row.status, row.worker) == (0, "done", "w1")
+    assert Artifacts(database).content(row.id, "config.json") == b"{}"
+    with pytest.raises(IntegrityError):
+        store.take_over(here, 2, [taken(found, attempt=2)])
+    assert len(Trials(database).of(here)) == 1
+    assert Bisections(database).get(here).version == 2
+
+
+def test_what_was_taken_over_is_never_passed_on(database: Database, running: str) -> None:
+    store, second = Measurements(database), another(database)
+    measure(database, running)
+    (found,) = store.of_others(second, [KEY], since="")
+    store.take_over(second, 1, [taken(found)])
+    row, _ = Bisections(database).create(request={**REQUEST, "seed": 3}, profile={}, source="api")
+    assert [one.bisection_id for one in store.of_others(row.id, [KEY], since="")] == [running]
+
+
+def test_taking_over_on_an_old_view_writes_nothing(database: Database, running: str) -> None:
+    store, here = Measurements(database), another(database)
+    measure(database, running)
+    (found,) = store.of_others(here, [KEY], since="")
+    assert not store.take_over(here, 0, [taken(found)])
+    assert Trials(database).of(here) == []
+
+
+def test_what_is_old_or_retracted_is_not_found(database: Database, running: str) -> None:
+    store, here = Measurements(database), another(database)
+    measure(database, running)
+    measure(database, running, attempt=2)
+    assert len(store.of_others(here, [KEY], since="2020")) == 2
+    assert store.of_others(here, [KEY], since="9999") == []
+    assert store.retract(worker="another") == 0
+    assert store.retract(worker="w1", key=KEY) == 2
+    assert store.retract(key=KEY) == 0  # each is retracted once
+    assert store.of_others(here, [KEY], since="2020") == []
+    with pytest.raises(ValueError, match="name a worker or a key"):
+        store.retract()
+
+
+def test_a_database_of_the_release_before_keeps_its_ledger(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/old.sqlite")
+    database.migrate("0002")
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO bisections VALUES ('b','t','t',NULL,'running',1,'{}','{}','api',NULL,NULL,NULL,NULL,"
+            "0,NULL,'d',NULL)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO trials VALUES "
+            "('t','b','k',0,?,'pool','done','t',0.0,NULL,1,'w1',NULL,NULL,'t','',0,?)",
+            (json.dumps(trial().to_json()), json.dumps(measured().to_json())),
+        )
+    database.migrate()
+    (row,) = Trials(database).of("b")
+    assert (row.sequence, row.reuse_key, row.trial.taken_from) == (0, None, "")
+    assert Measurements(database).retract(worker="w1") == 0
+    database.close()

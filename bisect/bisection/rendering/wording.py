@@ -175,7 +175,7 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
         CriterionKind.THROUGHPUT: f"fewer than {criterion.threshold or 0:,.1f} useful tokens a second",
         CriterionKind.CRASH: "the failure of the bad end",
     }[criterion.kind]
-    seconds = sum(row.seconds for row in report.trials)
+    seconds = sum(row.seconds for row in report.trials if not row.taken_from)
     rows = [
         ("Repository", subject.repository, True),
         ("Profile", subject.profile, True),
@@ -204,7 +204,9 @@ def no_replay(report: CulpritReport) -> str:
 
 
 def trials_words(report: CulpritReport) -> str:
-    return counted(len(report.trials), "trial")
+    taken = sum(bool(row.taken_from) for row in report.trials)
+    words = counted(len(report.trials), "trial")
+    return f"{words} ({taken} taken over from other bisections)" if taken else words
 
 
 def trials_left_out(count: int) -> str:
@@ -376,6 +378,8 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         place=str(row.position) if row.position is not None and row.is_plain else "–",
         verdict=str(row.verdict),
         sign=VERDICT_SIGNS[row.verdict],
+    if row.taken_from:
+        details.append(f"taken over from {row.taken_from.replace('/', ', trial ')}")
         outcome=row.outcome.value.replace("_", " "),
         reason=sentence(visible(row.reason, limit=300)),
         value=value,

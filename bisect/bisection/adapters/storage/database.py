@@ -61,12 +61,12 @@ class Database:
         ):
             yield connection
 
-    def migrate(self) -> None:
-        """Bring the schema to the newest version; safe to call from several processes at once."""
+    def migrate(self, revision: str = "head") -> None:
+        """Bring the schema to a version, the newest one; safe to call from several processes at once."""
         configuration = _migrations()
         with self.write() as connection:
             configuration.attributes["connection"] = connection
-            command.upgrade(configuration, "head")
+            command.upgrade(configuration, revision)
 
     def is_migrated(self) -> bool:
         """Whether the schema is the newest that this code knows. Raises if there is no answer."""

@@ -83,9 +83,16 @@ trials = Table(
     # Place in the ledger; the rows that have one are the ledger.
     Column("sequence", Integer),
     Column("measurement", JSON),
+    # Equal for equal content, job and overrides: what one bisection measured may count in another.
+    Column("reuse_key", String(64)),
+    # The trial of another bisection that was taken over as this one, at most once.
+    Column("source_trial", String(32)),
+    Column("retracted_at", String(32)),
     UniqueConstraint("bisection_id", "key"),
     UniqueConstraint("bisection_id", "sequence"),
     Index(None, "status", "lease_until"),
+    Index(None, "reuse_key"),
+    Index(None, "bisection_id", "source_trial", unique=True),
 )
 
 artifacts = Table(

@@ -6,7 +6,7 @@ How a trial is handed out and measured is `claims`' matter.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row, func, insert, or_, select, update
 from bisection.adapters.storage.bisections import Status, append_event
 from bisection.adapters.storage.database import Database, new_id, now
 from bisection.adapters.storage.schema import bisections, trials
+from bisection.commits import State
 from bisection.ledger import LedgerEntry, Trial
 from bisection.measurement import Measurement
 
@@ -48,6 +49,7 @@ class TrialRow:
     progress: str
     sequence: int | None
     measurement: Measurement | None
+    reuse_key: str | None = None  #: under which other bisections find its measurement
 
 
 _COLUMNS = tuple(trials.c[name] for name in TrialRow.__dataclass_fields__)
@@ -67,7 +69,7 @@ def _trial(row: Row[Any]) -> TrialRow:
 
 
 def _queue(
-    connection: Connection, bisection_id: str, queue: str, trial: Trial, ordinal: int
+    connection: Connection, bisection_id: str, queue: str, trial: Trial, ordinal: int, reuse_key: str | None
 ) -> dict[str, Any]:
     """Queue a trial; one that was cancelled and is wanted after all is queued again."""
     queued = {"status": TrialStatus.QUEUED.value, "queued_at": time.time(), "trial": trial.to_json()}
@@ -89,6 +91,7 @@ def _queue(
         "key": trial.key,
         "ordinal": ordinal,
         "queue": queue,
+        "reuse_key": reuse_key,
         "created_at": now(),
         "claim": 0,
         "progress": "",
@@ -141,8 +144,12 @@ class Trials:
         queue: str,
         add: Sequence[Trial] = (),
         cancel: Sequence[Trial] = (),
+        reuse_key: Callable[[State], str | None] = lambda _: None,
     ) -> bool:
-        """Write one decision of the search; False if the bisection changed since it was made."""
+        """Write one decision of the search; False if the bisection changed since it was made.
+
+        ``reuse_key`` gives the key under which other bisections find the measurement of a state.
+        """
         with self._database.write() as connection:
             moved = connection.execute(
                 update(bisections)
@@ -159,7 +166,8 @@ class Trials:
                 select(func.count()).where(trials.c.bisection_id == bisection_id)
             ).scalar_one()
             for offset, trial in enumerate(add):
-                row = _queue(connection, bisection_id, queue, trial, count + offset)
+                key = reuse_key(trial.state)
+                row = _queue(connection, bisection_id, queue, trial, count + offset, key)
                 append_event(connection, bisection_id, "trial_queued", {**row, **trial.to_json()})
             for trial in cancel:
                 connection.execute(
@@ -201,6 +209,7 @@ class Trials:
             .join(bisections, bisections.c.id == trials.c.bisection_id)
             .where(
                 trials.c.sequence.is_not(None),
+                trials.c.source_trial.is_(None),
                 bisections.c.request["profile"].as_string() == profile,
             )
             .order_by(trials.c.ended_at.desc())
