@@ -7,7 +7,7 @@ about it is worth more than none.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import TrialRow, Trials
 from bisection.attribution import choose_measurement, is_whole
-from bisection.commit_record import compared_commits
+from bisection.commit_record import compared_commits, compared_states
+from bisection.commits import State
 from bisection.finding import Finding, FindingKind
 from bisection.measurement import Measurement
 from bisection.report import Evidence
@@ -68,16 +69,22 @@ def gather_evidence(
         started_at=row.created_at,
         finished_at=row.updated_at,
         launch=_launch(profile, spec, row.request.get("overrides") or {}),
-        posterior=Search.replay(spec, ledger).probabilities(),
+        posterior=Search.replay(spec, ledger, spec.ground).probabilities(),
     )
-    pair = compared_commits(spec, ledger, finding)
-    if pair is None:
+    line = spec.shown.levels[0]
+    pair = compared_commits(spec.shown, ledger, finding)
+    sides = compared_states(spec, ledger, finding)
+    if pair is None or sides is None:
         return evidence
-    before, after = (_side(context, spec, rows, commit, notes) for commit in pair)
+    before, after = (
+        _side(context, rows, line.state_of(commit).commit, states, notes)
+        for commit, states in zip(pair, sides, strict=True)
+    )
     try:
         mirror = open_mirror(context, profile)
         before, after = (_with_lock(mirror, profile, side) for side in (before, after))
-        evidence = replace(evidence, **_git_evidence(mirror, spec, finding))
+        if line.is_ground:
+            evidence = replace(evidence, **_git_evidence(mirror, spec, finding))
     except (MirrorError, CatalogueError) as error:
         notes.append(f"The repository could not be asked for the diff and the lock: {error}")
     evidence = replace(
@@ -94,17 +101,14 @@ def gather_evidence(
 
 def _side(
     context: WorkerContext,
-    spec: BisectionSpec,
     rows: Sequence[TrialRow],
     commit_hash: str,
+    states: Collection[State],
     notes: list[str],
 ) -> Side:
-    key = spec.range.commits[spec.range.position(commit_hash)].tree_key
-    same = {c.hash for c in spec.range.commits if c.hash == commit_hash or (key and c.tree_key == key)}
+    """The lock is the commit's; the measurement is of one of the states, which may carry other pins."""
     measured = {
-        id(row.measurement): row
-        for row in rows
-        if row.measurement is not None and row.trial.state.commit in same
+        id(row.measurement): row for row in rows if row.measurement is not None and row.trial.state in states
     }
     best = choose_measurement([row.measurement for row in measured.values() if row.measurement])
     if best is None:
@@ -146,7 +150,7 @@ def _git_evidence(mirror: Mirror, spec: BisectionSpec, finding: Finding) -> dict
     culprit = finding.commits[0]
     changes = mirror.diff_summary(finding.parent, culprit)
     files = tuple(FileChange(path=c.path, added=c.added, removed=c.removed) for c in changes)
-    revert = mirror.revert(culprit, onto=spec.range.bad.hash)
+    revert = mirror.revert(culprit, onto=spec.shown.range.bad.hash)
     return {
         "diff_summary": DiffSummary(files=files[:_MOST_FILES], left_out=max(0, len(files) - _MOST_FILES)),
         "revert": RevertOutcome.CONFLICTS if revert.conflicts else RevertOutcome.CLEAN,

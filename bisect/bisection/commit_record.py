@@ -1,38 +1,40 @@
 """What the ledger says of each commit: its verdict, its best measurement, its trials as rows.
 
-Derived from measurements whenever it is asked for; nothing is kept and nothing is rendered.
+Derived from measurements whenever it is asked for; nothing is kept and nothing is rendered. Commits are
+those of the specification's level 0 (`BisectionSpec.shown` makes it the one that is reported).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bisection.attribution import choose_measurement
 from bisection.commits import Commit, CommitRange, State
 from bisection.criteria import Verdict, judge
-from bisection.finding import Finding, FindingKind
-from bisection.ledger import LedgerEntry
+from bisection.finding import Finding, FindingKind, LevelFinding
+from bisection.ledger import LedgerEntry, Purpose
+from bisection.levels import Level
 from bisection.measurement import Measurement, Outcome
 from bisection.report_parts import TrialRow
 from bisection.specification import BisectionSpec
+from bisection.states import Line
 
 
 def commit_verdicts(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> dict[str, Verdict]:
-    """What the trials say of each commit as it is, commits of one state together.
+    """What the trials say of each commit, commits of one state together.
 
     Good and bad by majority; a state with as many of both, or with neither, is skipped.
     """
     counts: dict[object, Counter[Verdict]] = {}
-    keys = {commit.hash: _state_key(commit) for commit in spec.range.commits}
+    keys = _state_keys(spec)
     for entry in ledger:
-        state = entry.trial.state
         verdict = judge(spec.criterion, entry.measurement).verdict
-        if state.commit in keys and state == State(commit=state.commit) and verdict is not Verdict.RETRY:
-            counts.setdefault(keys[state.commit], Counter())[verdict] += 1
+        if entry.trial.state in keys and verdict is not Verdict.RETRY:
+            counts.setdefault(keys[entry.trial.state], Counter())[verdict] += 1
     verdicts = {}
     for commit in spec.range.commits:
-        if (count := counts.get(keys[commit.hash])) is not None:
+        if (count := counts.get(_state_key(commit))) is not None:
             good, bad = count[Verdict.GOOD], count[Verdict.BAD]
             verdicts[commit.hash] = (
                 Verdict.SKIP if good == bad else Verdict.GOOD if good > bad else Verdict.BAD
@@ -68,18 +70,54 @@ def any_bad(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> bool:
     return any(judge(spec.criterion, entry.measurement).verdict is Verdict.BAD for entry in ledger)
 
 
-def best_measurement(
-    commits: CommitRange, ledger: Sequence[LedgerEntry], commit_hash: str
-) -> Measurement | None:
-    """The best measurement of a commit, or of another commit of the same state."""
-    key = _state_key(commit_in(commits, commit_hash))
-    same = {commit.hash for commit in commits.commits if _state_key(commit) == key}
+def equal_states(spec: BisectionSpec, commit_hash: str) -> frozenset[State]:
+    """The states of a commit and of all others that are one state with it."""
+    key = _state_key(commit_in(spec.range, commit_hash))
+    return frozenset(state for state, other in _state_keys(spec).items() if other == key)
+
+
+def compared_states(
+    spec: BisectionSpec, ledger: Sequence[LedgerEntry], finding: Finding
+) -> tuple[frozenset[State], frozenset[State]] | None:
+    """The states whose measurements tell what grew, each with those that equal it.
+
+    Where the descent found a step whose two sides were both measured, the innermost such step's: between
+    them lies nothing but what is to blame. Else those of `compared_commits`. ``spec`` has all levels.
+    """
+    pair = compared_commits(spec.shown, ledger, finding)
+    if pair is None:
+        return None
+    if finding.kind is FindingKind.FOUND:
+        measured = {entry.trial.state for entry in ledger if entry.measurement.peak is not None}
+        below = spec.levels[spec.ground + 1 :]
+        for level, found in reversed(list(zip(below, finding.descent, strict=False))):
+            sides = _sides_of(level, found)
+            if sides and all(side & measured for side in sides):
+                return sides
+    before, after = (equal_states(spec.shown, commit) for commit in pair)
+    return before, after
+
+
+def _sides_of(level: Level, found: LevelFinding) -> tuple[frozenset[State], frozenset[State]] | None:
+    """The states before and at the step that was found on a level."""
+    if found.kind is not FindingKind.FOUND:
+        return None
+    line = Line.through(level)
+    for group in range(1, len(line)):
+        if level.accused(line.first_commit(group).hash).hash == found.commits[0]:
+            before, at = (frozenset(s for s, g in line.places.items() if g == n) for n in (group - 1, group))
+            return before, at
+    return None
+
+
+def best_measurement(ledger: Sequence[LedgerEntry], states: Collection[State]) -> Measurement | None:
+    """The best measurement of any of these states."""
     return choose_measurement(
         [
             entry.measurement
             for entry in ledger
-            if entry.trial.state.commit in same
-            and entry.trial.state == State(commit=entry.trial.state.commit)
+            if entry.trial.state in states
+            and entry.trial.purpose is not Purpose.REVERT
             and entry.measurement.outcome is not Outcome.LOST
         ]
     )
@@ -88,10 +126,8 @@ def best_measurement(
 def trial_row(spec: BisectionSpec, entry: LedgerEntry) -> TrialRow:
     measurement, trial = entry.measurement, entry.trial
     judgement = judge(spec.criterion, measurement)
-    try:
-        position = spec.range.position(trial.state.commit)
-    except KeyError:
-        position = None
+    states = spec.levels[0].states
+    position = states.index(trial.state) if trial.state in states else None
     return TrialRow(
         sequence=entry.sequence,
         state=trial.state,
@@ -99,6 +135,7 @@ def trial_row(spec: BisectionSpec, entry: LedgerEntry) -> TrialRow:
         purpose=trial.purpose,
         attempt=trial.attempt,
         why=trial.why,
+        taken_from=trial.taken_from,
         outcome=measurement.outcome,
         verdict=judgement.verdict,
         reason=judgement.why,
@@ -124,7 +161,14 @@ def commit_in(commits: CommitRange, commit_hash: str) -> Commit:
         raise ValueError(f"the finding names {commit_hash}, which is not in the range") from None
 
 
+def _state_keys(spec: BisectionSpec) -> dict[State, object]:
+    """What each state of level 0 shares with those that equal it."""
+    level = spec.levels[0]
+    return {
+        state: _state_key(commit) for state, commit in zip(level.states, level.range.commits, strict=True)
+    }
+
+
 def _state_key(commit: Commit) -> object:
     """Equal for commits that are one state to the repro; without a tree key, no two are."""
     return (commit.tree_key, commit.environment_key) if commit.tree_key else commit.hash
-        taken_from=trial.taken_from,

@@ -28,6 +28,10 @@ class LevelKind(StrEnum):
     MERGE = "merge"  #: commits of a merged branch
 
 
+#: Levels whose steps are of our own making, and whose hashes mean nothing to git.
+MADE = (LevelKind.FACTORS, LevelKind.PACKAGES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LevelFinding:
     """What was found one level further down, inside what the culprit carries."""

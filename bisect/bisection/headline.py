@@ -12,7 +12,8 @@ from collections.abc import Set as AbstractSet
 
 from bisection.commits import Commit
 from bisection.criteria import CriterionKind
-from bisection.finding import Finding, FindingKind
+from bisection.descent_words import way_down
+from bisection.finding import MADE, Finding, FindingKind
 from bisection.quantities import show_bytes, show_confidence
 from bisection.regression import STATES, Regression, RegressionKind
 from bisection.rendering.escaping import visible
@@ -100,10 +101,14 @@ def headline(
     confidence = f"(confidence {show_confidence(finding.confidence)})"
     if finding.kind is FindingKind.FOUND:
         culprit = commits[0]
-        runs = [Run(text=f"{culprit.short} {visible(culprit.subject, limit=160)}", foreign=True)]
+        made = subject is not None and subject.line in MADE
+        name = culprit.subject if made else f"{culprit.short} {culprit.subject}"
+        runs = [Run(text=visible(name, limit=172), foreign=True)]
         if culprit.author:
             runs += [Run(text=" by "), Run(text=visible(culprit.author, limit=80), foreign=True)]
-        return (*runs, Run(text=f" is the first bad commit {confidence}{tail}"))
+        what = "what makes it bad" if made else "the first bad commit"
+        below = way_down(finding.descent)
+        return (*runs, Run(text=f" is {what} {confidence}"), *below, Run(text=tail))
     said = _STOPPED_EARLY.get(finding.problem, "The first bad commit")
     if len(commits) == 1:
         return (

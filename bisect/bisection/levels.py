@@ -25,14 +25,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bisection.commits import Commit, CommitRange, State
-from bisection.finding import Finding, LevelKind
+from bisection.finding import MADE, Finding, LevelKind
 
 __all__ = ["Level", "LevelKind", "canonical", "made_step", "relevant_below", "with_pin"]
 
 #: Levels whose steps are commits of the bisected repository, from end to end of what was asked about.
 _GROUND = (LevelKind.COMMITS, LevelKind.WIDENED)
-#: Levels whose steps are of our own making.
-_MADE = (LevelKind.FACTORS, LevelKind.PACKAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ class Level:
     @property
     def is_made(self) -> bool:
         """Whether its steps are of our own making, and their hashes mean nothing to git."""
-        return self.kind in _MADE
+        return self.kind in MADE
 
     def state_of(self, commit_hash: str) -> State:
         """What a trial of this step checks out. KeyError if it is not on the level."""

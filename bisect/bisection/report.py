@@ -20,9 +20,10 @@ from bisection.commit_record import (
     commit_in,
     commit_verdicts,
     compared_commits,
+    compared_states,
     trial_row,
 )
-from bisection.commits import Commit, CommitRange
+from bisection.commits import Commit, CommitRange, State
 from bisection.configuration_delta import KeyChange, configuration_delta
 from bisection.criteria import CriterionKind
 from bisection.finding import Finding, FindingKind
@@ -50,7 +51,16 @@ from bisection.report_parts import (
     TrialRow,
 )
 from bisection.specification import BisectionSpec
-from bisection.way_back import Launch, Recipe, RevertOutcome, git_bisect_log, reproduce, way_back
+from bisection.way_back import (
+    Launch,
+    Recipe,
+    RevertOutcome,
+    git_bisect_log,
+    last_good_state,
+    reproduce,
+    way_back,
+)
+from bisection.way_inside import way_inside
 
 __all__ = ["CulpritReport", "Evidence", "build_report", "compared_commits", "rejected_report"]
 
@@ -109,7 +119,8 @@ class CulpritReport:
     parent: Commit | None = None
     suspects: tuple[Commit, ...] = ()  #: of the finding, oldest first; none where no trial was judged bad
     commits: tuple[Commit, ...] = ()  #: the range, oldest first
-    compared: tuple[str, ...] = ()  #: the two commits whose measurements are compared
+    compared: tuple[str, ...] = ()  #: the two commits that are compared
+    compared_states: tuple[State, ...] = ()  #: whose measurements these are: of a descent, the innermost
     regression: Regression | None = None
     config_delta: tuple[KeyChange, ...] | None = None  #: None: not both configurations are known
     pin_delta: tuple[PinChange, ...] = ()
@@ -170,32 +181,36 @@ def build_report(
 
     Raises ValueError if the finding names a commit that is not in the range.
     """
-    commits = _of_finding(spec.range, finding)
+    shown = spec.shown
+    line = shown.levels[0]
+    commits = _of_finding(shown.range, finding)
     if finding.kind is FindingKind.SET and not any_bad(spec, ledger):
         commits = ()  # nobody is accused before a trial was judged bad
     found = finding.kind is FindingKind.FOUND
     culprit = commits[0] if found else None
-    parent = commit_in(spec.range, finding.parent) if found and finding.parent else None
+    parent = commit_in(shown.range, finding.parent) if found and finding.parent else None
     history, effects = belief_histories(spec, ledger, {commit.hash for commit in commits})
     trials = tuple(
-        replace(trial_row(spec, entry), changed=effects.get(entry.sequence, "")) for entry in ledger
+        replace(trial_row(shown, entry), changed=effects.get(entry.sequence, "")) for entry in ledger
     )
-    verdicts = commit_verdicts(spec, ledger)
+    verdicts = commit_verdicts(shown, ledger)
     subject = Subject(
         bisection=evidence.bisection,
-        repository=evidence.repository,
+        repository=line.repository or evidence.repository,
         profile=evidence.profile,
         criterion=spec.criterion,
-        good=spec.range.good.hash,
-        bad=spec.range.bad.hash,
-        commits=len(spec.range.commits),
+        good=shown.range.good.hash,
+        bad=shown.range.bad.hash,
+        commits=len(shown.range.commits),
         started_at=evidence.started_at,
         finished_at=evidence.finished_at,
+        line=line.kind,
     )
-    pair = compared_commits(spec, ledger, finding)
-    before, after = (best_measurement(spec.range, ledger, c) if c else None for c in (pair or (None, None)))
+    pair = compared_commits(shown, ledger, finding)
+    sides = compared_states(spec, ledger, finding)
+    before, after = (best_measurement(ledger, side) for side in sides) if sides else (None, None)
     changes = _config_delta(evidence)
-    pin_delta = _pin_delta(spec.range, pair, evidence) if pair else ()
+    pin_delta = _pin_delta(shown.range, pair, evidence) if pair else ()
     regression = None
     # Without a regression there are two ends to show, but nothing to attribute.
     if before and after and commits and before.device == after.device:
@@ -210,7 +225,7 @@ def build_report(
     memory = _memory(spec, before, after)
     time = _time(spec, before, after)
     simulation = _simulation(ledger)
-    target = culprit or (spec.range.bad if finding.kind is not FindingKind.REJECTED else None)
+    target = culprit or (shown.range.bad if finding.kind is not FindingKind.REJECTED else None)
     return CulpritReport(
         headline=headline(subject, finding, commits, regression, memory, time),
         finding=finding,
@@ -219,8 +234,9 @@ def build_report(
         culprit=culprit,
         parent=parent,
         suspects=commits,
-        commits=spec.range.commits,
+        commits=shown.range.commits,
         compared=pair or (),
+        compared_states=tuple(min(side) for side in sides) if sides else (),
         regression=regression,
         config_delta=changes,
         pin_delta=pin_delta,
@@ -228,24 +244,17 @@ def build_report(
         remedies=evidence.remedies,
         trials=trials,
         # Of a search that saw no bad trial, it is what was believed before: no evidence against anyone.
-        posterior=_posterior(spec.range, evidence.posterior)
+        posterior=_posterior(shown.range, evidence.posterior)
         if commits or finding.kind is not FindingKind.SET
         else Posterior(),
         history=history,
         memory=memory,
         time=time,
-        way_back=way_back(
-            parent=parent,
-            culprit=culprit,
-            changes=changes,
-            revert=evidence.revert,
-            conflicts=evidence.conflicts,
-            launch=evidence.launch,
-        )
-        if parent and culprit
-        else (),
-        reproduce=reproduce(target, evidence.launch) if target else None,
-        git_bisect_log=git_bisect_log(spec.range, verdicts, culprit=culprit.hash if culprit else None),
+        way_back=_way_back(shown, finding, parent, culprit, changes, evidence) if parent and culprit else (),
+        reproduce=reproduce(target, evidence.launch, line.state_of(target.hash)) if target else None,
+        git_bisect_log=""
+        if line.is_made or line.path
+        else git_bisect_log(shown.range, verdicts, culprit=culprit.hash if culprit else None),
         simulated=simulation is not None,
         simulation=simulation,
         links=_links(finding, trials),
@@ -255,6 +264,30 @@ def build_report(
             *evidence.notes,
         ),
     )
+
+
+def _way_back(
+    shown: BisectionSpec,
+    finding: Finding,
+    parent: Commit,
+    culprit: Commit,
+    changes: tuple[KeyChange, ...] | None,
+    evidence: Evidence,
+) -> tuple[Recipe, ...]:
+    """Where states are not commits as they are (pairs of pins as ends), only the state goes back."""
+    inside = way_inside(finding.descent, evidence.launch)
+    line = shown.levels[0]
+    if not line.is_plain:
+        return (last_good_state(line.state_of(parent.hash)), *inside)
+    recipes = way_back(
+        parent=parent,
+        culprit=culprit,
+        changes=changes,
+        revert=evidence.revert,
+        conflicts=evidence.conflicts,
+        launch=evidence.launch,
+    )
+    return (*recipes[:1], *inside, *recipes[1:])
 
 
 def _asked(evidence: Evidence) -> Asked:
@@ -372,7 +405,7 @@ def _simulation(ledger: Sequence[LedgerEntry]) -> Simulation | None:
 
 
 def _links(finding: Finding, trials: Sequence[TrialRow]) -> tuple[Link, ...]:
-    names = [finding.problem] if finding.problem else []
+    names = [problem for problem in (finding.problem, *(d.problem for d in finding.descent)) if problem]
     names += [row.outcome.value.replace("_", "-") for row in trials if row.outcome is not Outcome.COMPLETED]
     return tuple(Link(name=name, page=f"docs/errors/{name}.md") for name in dict.fromkeys(names))
 

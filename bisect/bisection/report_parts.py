@@ -13,6 +13,7 @@ from typing import Any
 
 from bisection.commits import State
 from bisection.criteria import Criterion, Verdict
+from bisection.finding import LevelKind
 from bisection.ledger import Purpose
 from bisection.measurement import Outcome, Peak, Step
 from memory_models.breakdown import TimeBreakdown
@@ -39,6 +40,7 @@ class Subject:
     commits: int  #: length of the range, both ends included
     started_at: str = ""  #: UTC, ISO 8601
     finished_at: str = ""
+    line: LevelKind = LevelKind.COMMITS  #: what the range's steps are; of some kinds they are no commits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +139,9 @@ class TrialRow:
     notes: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
     changed: str = ""  #: what it changed in the belief, in words
+    taken_from: str = ""  #: another bisection and the number of its trial, where it was measured
 
     @property
-    taken_from: str = ""  #: another bisection and the number of its trial, where it was measured
     def is_plain(self) -> bool:
         """Whether the state is a commit as it is, without overridden pins or packages."""
         return not (self.state.pins or self.state.packages)

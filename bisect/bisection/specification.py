@@ -81,6 +81,13 @@ class BisectionSpec:
                 ground = number
         return ground
 
+    @property
+    def shown(self) -> BisectionSpec:
+        """The bisection as if the ground level were all of it: what a report is about."""
+        level = self.levels[self.ground]
+        plain = level.is_ground and level.is_plain
+        return replace(self, range=level.range, first=None if plain else level, opened=())
+
     def with_level(self, level: Level) -> BisectionSpec:
         """The same bisection, one level further down."""
         return replace(self, opened=(*self.opened, level))

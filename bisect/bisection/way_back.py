@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from bisection.commits import Commit, CommitRange
+from bisection.commits import Commit, CommitRange, State
 from bisection.configuration_delta import KeyChange, ValueType
 from bisection.criteria import Verdict
 from bisection.rendering.escaping import visible
@@ -118,6 +118,18 @@ def _last_good(parent: Commit) -> Recipe:
     )
 
 
+def last_good_state(state: State) -> Recipe:
+    """For a state that is no commit as it is: pairs of pins were the ends of the range."""
+    commands = [Command(argv=("git", "checkout", "--detach", state.commit)), *_overridden_pins(state)]
+    return Recipe(name="last_good", title="Go back to the last good state", commands=tuple(commands))
+
+
+def _overridden_pins(state: State) -> list[Command]:
+    """All pins as the commit has them, then those that the state has otherwise: a pin before those in it."""
+    first = Command(argv=("git", "submodule", "update", "--init", "--recursive", "--checkout"))
+    return [first, *(Command(argv=("git", "-C", at, "checkout", "--detach", pin)) for at, pin in state.pins)]
+
+
 def _pins(parent: Commit, culprit: Commit, moved: Sequence[str]) -> Recipe:
     commands = [Command(argv=("git", "checkout", parent.hash, "--", *moved))]
     links = [path for path in moved if path in parent.pins]
@@ -196,17 +208,22 @@ def launch_command(launch: Launch, overrides: Mapping[str, Any]) -> Command:
     return Command(argv=tuple(words), environment=launch.environment)
 
 
-def reproduce(commit: Commit, launch: Launch | None) -> Recipe:
+def reproduce(commit: Commit, launch: Launch | None, state: State | None = None) -> Recipe:
     """From the top of a clone: the commit in a folder of its own, its environment, the repro.
+
+    ``state`` is what the trial checked out, where that is not the commit as it is.
 
     The repro runs as the team runs it, without the probe: it shows the failure, not the breakdown.
     """
-    folder = f"../firstbad-{commit.short}"
+    at = state.commit if state else commit.hash
+    folder = f"../firstbad-{at[:10]}"
     commands = [
-        Command(argv=("git", "worktree", "add", "--detach", folder, commit.hash)),
+        Command(argv=("git", "worktree", "add", "--detach", folder, at)),
         Command(argv=("cd", folder)),
     ]
-    if commit.pins:
+    if state and state.pins:
+        commands += _overridden_pins(state)
+    elif commit.pins:
         commands.append(Command(argv=("git", "submodule", "update", "--init", "--", *sorted(commit.pins))))
     if launch is None:
         return Recipe(

@@ -3,15 +3,16 @@
     training ── vendor/library ── vendor/kernel        gitlinks
         └─ lock.txt: alpha, beta                       packages, from a folder of wheels
 
-The job takes the sum of the bytes that its own plan, both pinned plans and both packages say. A plan
-may say that it needs a certain number in another part, and is not runnable without: so real hybrids fail.
+The job takes the sum of the bytes that its own plan, both pinned plans and the packages say, and those of
+files ``extra-NAME.json``. A plan may say which numbers of another part it needs: like real hybrids, the job
+does not start with others.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ LIBRARY, KERNEL = "vendor/library", "vendor/kernel"
 
 #: Sums up the parts, and fails to start where one needs what another does not have.
 PARTS = """
+import glob
 plan = json.load(open("plan.json"))
+plan["bytes"] += sum(json.load(open(path)) for path in glob.glob("extra-*.json"))
 parts = {"training": plan}
 for name, path in (("library", "vendor/library"), ("kernel", "vendor/library/vendor/kernel")):
     if os.path.exists(path + "/plan.json"):
@@ -101,6 +104,7 @@ class Nested:
         pin: str | None = None,
         lock: str | None = None,
         scene: RepositoryScene | None = None,
+        packages: Sequence[str] = (),
         **plan: Any,
     ) -> str:
         """A commit of the training repository (or of another), with a plan, a pin and a lock.
@@ -108,6 +112,7 @@ class Nested:
         Without a plan the one of the commit before stays.
         """
         scene = scene or self.training
+        plan |= {"packages": list(packages)} if packages else {}
         files = {"plan.json": json.dumps(plan)} if plan else {}
         if scene is self.training:
             files["train.py"] = NESTED_JOB

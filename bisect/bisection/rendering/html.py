@@ -102,6 +102,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             sentences=wording.evidence_sentences(report),
             changes=wording.change_rows(report),
             pins=wording.pin_rows(report),
+            descent=wording.descent(report),
             changes_left_out=wording.changes_left_out(report),
             remedies=[_RemedyWords.of(report, remedy) for remedy in remedy_words.legal(report)],
             remedy_warning=remedy_words.warning(report),

@@ -44,6 +44,7 @@ def _render(report: CulpritReport, documentation: str, most: int, *, with_log: b
     blocks += _where(report)
     blocks += _changed(report)
     blocks += _suspects(report)
+    blocks += _descent(report)
     blocks += [block for recipe in report.way_back for block in _recipe(recipe, "The way back: ")]
     blocks += _remedies(report)
     blocks += _trials(report, most)
@@ -149,6 +150,14 @@ def _suspects(report: CulpritReport) -> list[str]:
         for commit in report.suspects
     ]
     return ["**The suspects**", _bullets(lines)]
+
+
+def _descent(report: CulpritReport) -> list[str]:
+    blocks = []
+    for heading, names, why in wording.descent(report):
+        lines = [f"{prose(heading)}", *(f"  - {code_span(name)}" for name in names)]
+        blocks.append("- " + "\n".join(lines) + (f"\n  - {prose(why)}" if why else ""))
+    return ["**Inside of what it carries**", "\n".join(blocks)] if blocks else []
 
 
 def _recipe(recipe: Recipe, before: str) -> list[str]:

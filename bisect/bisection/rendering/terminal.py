@@ -45,6 +45,12 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
         yield from (
             f"  {wording.commit_words(commit)} by {visible(commit.author)}" for commit in report.suspects
         )
+    if report.finding.descent:
+        yield from _heading("INSIDE OF WHAT IT CARRIES", "")
+        for heading, names, why in wording.descent(report):
+            yield from _wrap(visible(heading), columns)
+            yield from (f"  {visible(name)}" for name in names)
+            yield from _wrap(f"  {visible(why, limit=4_000)}", columns, indent=2)
     if report.way_back:
         yield from _heading("THE WAY BACK", "")
         for recipe in report.way_back:

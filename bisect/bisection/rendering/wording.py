@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from bisection.commits import Commit
 from bisection.configuration_delta import show_value
 from bisection.criteria import CriterionKind, Verdict
-from bisection.finding import FindingKind
+from bisection.descent_words import level_lines
+from bisection.finding import FindingKind, LevelKind
 from bisection.headline import COMPONENT_NAMES as COMPONENT_NAMES
 from bisection.ledger import Purpose
 from bisection.quantities import counted, show_bytes, show_confidence
@@ -86,6 +87,11 @@ def where_words(report: CulpritReport) -> str:
         return "Memory at both ends"
     slow = report.regression.kind is RegressionKind.THROUGHPUT
     return "Where the time went" if slow else "Where the memory went"
+
+
+def descent(report: CulpritReport) -> list[tuple[str, tuple[str, ...], str]]:
+    """What was found inside the culprit, a level each: a heading, names (a stranger's), and why."""
+    return [level_lines(level) for level in report.finding.descent]
 
 
 def stamp(report: CulpritReport) -> str:
@@ -197,6 +203,8 @@ def no_replay(report: CulpritReport) -> str:
     """Why there is no log for git to replay; "" where there is one, or where nothing was tried."""
     if report.git_bisect_log or not report.trials:
         return ""
+    if report.subject is not None and report.subject.line not in (LevelKind.COMMITS, LevelKind.WIDENED):
+        return "There is no log to replay in plain git: what was searched is no line of its commits."
     seen = {row.verdict for row in report.trials if row.is_plain and row.position is not None}
     missing = [str(verdict) for verdict in (Verdict.GOOD, Verdict.BAD) if verdict not in seen]
     why_not = f"no trial was judged {' or '.join(missing)}" if missing else "the trials contradict each other"
@@ -366,6 +374,8 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
     else:
         value = show_bytes(row.peak_bytes) if row.peak_bytes is not None else "–"
     details = [f"attempt {row.attempt}", duration(row.seconds)]
+    if row.taken_from:
+        details.append(f"taken over from {row.taken_from.replace('/', ', trial ')}")
     if row.images:
         details.append(counted(row.images, f"{'real' if row.real_data else 'mock'} image"))
     details.append(
@@ -375,11 +385,9 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         number=str(row.sequence + 1),
         commit=(commit_words(commit) if commit else row.state.commit[:10])
         + (f" with {overrides}" if overrides else ""),
-        place=str(row.position) if row.position is not None and row.is_plain else "–",
+        place=str(row.position) if row.position is not None else "–",
         verdict=str(row.verdict),
         sign=VERDICT_SIGNS[row.verdict],
-    if row.taken_from:
-        details.append(f"taken over from {row.taken_from.replace('/', ', trial ')}")
         outcome=row.outcome.value.replace("_", " "),
         reason=sentence(visible(row.reason, limit=300)),
         value=value,
