@@ -178,7 +178,8 @@ class Search:
             if place is None and trial.purpose is Purpose.REVERT:
                 continue
             # A trial off the line was of the level above, which has its answer.
-            telling = place is not None and information[place] >= least
+            # Of the others one is left, so that there is something to wait for.
+            telling = place is not None and (not others or information[place] >= least)
             if telling or self._would_ask(trial, others):
                 continue
             kept = others
@@ -335,15 +336,15 @@ class Search:
 
     # -- what may be spent ---------------------------------------------------------------------------------
 
-    def _spent(self, pending: int) -> str:
-        """Why the budget is used up, or "" while it is not.
-
-        Trials that run count as spent, and their results are waited for. Wall time is estimated as
     @property
     def _paid(self) -> list[LedgerEntry]:
         """The entries that cost a run here: not those that another bisection measured."""
         return [entry for entry in self._entries if not entry.trial.taken_from]
 
+    def _spent(self, pending: int) -> str:
+        """Why the budget is used up, or "" while it is not.
+
+        Trials that run count as spent, and their results are waited for. Wall time is estimated as
         the trials' own time over the trials that run at once; a caller with a clock uses `answer_now`.
         """
         budget = self.spec.budget
