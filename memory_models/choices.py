@@ -104,6 +104,7 @@ class Holding(NamedTuple):
     adapters: Adapters | None
     implementation: Implementation
     gradient_accumulation_fusion: bool
+    card: Card
     upstream: Upstream
 
     @property
@@ -185,5 +186,6 @@ def holding(job: TrainingJob) -> Holding:
         adapters=job.adapters,
         implementation=job.implementation,
         gradient_accumulation_fusion=job.gradient_accumulation_fusion,
+        card=job.card,
         upstream=job.upstream,
     )

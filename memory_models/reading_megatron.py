@@ -160,9 +160,9 @@ def _precision(arguments: Arguments) -> Precision:
         parameter_bytes=2 if half else 4,
         activation_bytes=2 if half else 4,
         gradient_bytes=4 if in_float else 2,
-        fp8=quantised,  # fp4 keeps two copies of half a byte
+        fp8=quantised,
         fp8_parameters=arguments.flag("fp8_param_gather") or arguments.flag("fp8_param"),
-        fp8_recipe=str(arguments.get("fp8_recipe") or "delayed"),
+        fp8_recipe=str(arguments.get("fp8_recipe") or "delayed") if fp8 else "nvfp4",
         fp16=arguments.flag("fp16"),
     )
 
