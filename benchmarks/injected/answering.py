@@ -95,7 +95,7 @@ def answer(pair: Pair) -> Answer:
         pair.culprit.measurement,
         comparison=_comparison(pair),
         criterion=CriterionKind.THROUGHPUT if pair.slow else CriterionKind.OUT_OF_MEMORY,
-        keys_changed=len(changes),
+        changed_keys=[change.key for change in changes],
         pins_moved=any(not edit.path.startswith(TRAINING) for edit in pair.injection.edits),
     )
     return Answer(pair=pair, regression=regression)

@@ -13,7 +13,7 @@ from memory_models.breakdown import Activity, Component
 _ATTENTION = "megatron/core/transformer/dot_product_attention.py"
 _VISION = "transformers/models/qwen3_vl/modeling_qwen3_vl.py"
 _DISPATCHER = "megatron/core/transformer/moe/token_dispatcher.py"
-_CROSS_ENTROPY = "megatron/core/tensor_parallel/cross_entropy.py"
+_LOSS = "megatron/core/models/common/language_module/language_module.py"
 _OPTIMIZER = "megatron/core/optimizer/optimizer.py"
 _MLP = "megatron/core/transformer/mlp.py"
 _ROUTER = "megatron/core/transformer/moe/router.py"
@@ -42,9 +42,8 @@ _DISPATCHED = (
     "            if self.output_splits_tp is None:\n"
 )
 _LOSS_START = (
-    "        vocab_parallel_logits, logits_max = VocabParallelCrossEntropy.calculate_logits_max(\n"
-    "            vocab_parallel_logits\n"
-    "        )\n"
+    "        # [b s] => [s b]\n        labels = labels.transpose(0, 1).contiguous()\n"
+    "        if self.config.cross_entropy_loss_fusion:\n"
 )
 _FP32_STEP = (
     "        # Update parameters.\n"
@@ -316,16 +315,18 @@ MEMORY = (
         kind=Kind.LOSS,
         edits=(
             Edit(
-                path=_CROSS_ENTROPY,
+                path=_LOSS,
                 old=_LOSS_START,
-                new="        wide = vocab_parallel_logits.detach().double()\n"
+                new="        wide = logits.detach().double()\n"
                 "        probabilities = torch.softmax(wide, dim=-1)\n"
                 "        log_probabilities = torch.log_softmax(wide, dim=-1)\n"
-                "        hot = torch.nn.functional.one_hot(target.clamp(min=0), wide.shape[-1])\n"
+                "        targets = labels.transpose(0, 1).clamp(min=0)\n"
+                "        hot = torch.nn.functional.one_hot(targets, wide.shape[-1])\n"
                 "        surprise = -(hot * log_probabilities)\n"
                 "        entropy = -(probabilities * log_probabilities)\n"
                 "        ranked = wide.sort(dim=-1)\n"
-                "        assert bool(torch.isfinite(surprise.sum() + entropy.sum() + ranked.values.sum()))\n"
+                "        margins = wide - wide.max(dim=-1, keepdim=True).values\n"
+                "        assert bool(torch.isfinite(surprise.sum() + entropy.sum() + margins.sum()))\n"
                 + _LOSS_START,
             ),
         ),
@@ -479,9 +480,9 @@ SLOW_DOWNS = (
         activity=Activity.EMBEDDING_AND_LOSS,
         edits=(
             Edit(
-                path=_CROSS_ENTROPY,
+                path=_LOSS,
                 old=_LOSS_START,
-                new="        for sequence in vocab_parallel_logits:\n"
+                new="        for sequence in logits.detach():\n"
                 "            for row in sequence:\n"
                 "                assert bool(torch.isfinite(row.sort().values).all())\n" + _LOSS_START,
             ),

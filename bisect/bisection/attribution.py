@@ -4,10 +4,13 @@ Told from measured bytes (or seconds) alone; the configuration and the pins only
 cause was written down, and the memory model only how much of the growth it understands.
 No judging of good and bad here, no prose about commits: that is `criteria` and `report`.
 
-The rule for two peaks. A measurement has one breakdown, taken at the instant of its own peak.
+The rule for two peaks. Like is compared with like: the culprit's peak with the parent's highest
+instant of the same phase.
 
-* If both peaks fall into the same phase, all cells are compared.
-* If the peak moved to another phase, what lives only within an operation or a phase (TEMPORARY and
+* If both peaks fall into the same phase, that is the parent's peak.
+* If the peak moved to another phase, the component is chosen, and its growth told, against the
+  parent's summit of that phase; the totals stay those of the two peaks.
+* Where no summits were recorded, what lives only within an operation or a phase (TEMPORARY and
   COMMUNICATION) was caught at one instant and missed at the other: it says where the peak moved,
   not what grew. It stays in the totals, and is left out of the choice of the component, unless
   nothing else grew.
@@ -28,11 +31,12 @@ from bisection.quantities import show_bytes
 from bisection.regression import CellDelta, Origin, Regression, RegressionKind
 from bisection.signature_classes import (
     SMALLEST_GROWTH_BYTES,
+    Growth,
     entry_of_load,
     fragmentation_growth,
     image_load,
+    kind_sentences,
     signature_class,
-    steps_sentences,
 )
 from bisection.time_attribution import TimeDelta, compare_time
 from memory_models.breakdown import Category, Cell, Component
@@ -95,13 +99,13 @@ def attribute(
     *,
     comparison: ModelDelta | None = None,
     criterion: CriterionKind = CriterionKind.OUT_OF_MEMORY,
-    keys_changed: int | None = None,
+    changed_keys: Sequence[str] | None = None,
     pins_moved: bool = False,
 ) -> Regression:
     """The regression between two measured states.
 
-    ``keys_changed`` counts the differing keys of the resolved configurations (None: not known).
-    It never decides the component. Raises ValueError if the measurements were made on different
+    ``changed_keys`` are the differing keys of the resolved configurations (None: not known).
+    They never decide the component. Raises ValueError if the measurements were made on different
     devices: their bytes do not compare.
     """
     if parent.device != culprit.device:
@@ -109,12 +113,12 @@ def attribute(
             f"the parent was measured on {parent.device!r} and the culprit on {culprit.device!r}: "
             "measure both on one kind of device"
         )
-    origin = _origin(keys_changed, pins_moved)
+    origin = _origin(changed_keys, pins_moved)
     if criterion is CriterionKind.THROUGHPUT:
         return _throughput(compare_time(parent, culprit), origin)
     if criterion is CriterionKind.CRASH or parent.peak is None or culprit.peak is None:
         return _failure(parent, culprit, origin)
-    return _memory(parent, culprit, parent.peak, culprit.peak, comparison, origin)
+    return _memory(parent, culprit, parent.peak, culprit.peak, comparison, origin, changed_keys or ())
 
 
 def explained_share(measured: Mapping[Component, int], estimated: Mapping[Cell, int]) -> float | None:
@@ -133,10 +137,10 @@ def explained_share(measured: Mapping[Component, int], estimated: Mapping[Cell, 
     return max(0.0, 1.0 - missed / total)
 
 
-def _origin(keys_changed: int | None, pins_moved: bool) -> Origin:
-    if keys_changed is None:
+def _origin(changed_keys: Sequence[str] | None, pins_moved: bool) -> Origin:
+    if changed_keys is None:
         return Origin.UNKNOWN
-    if keys_changed:
+    if changed_keys:
         return Origin.CONFIGURATION
     return Origin.PINS if pins_moved else Origin.CODE
 
@@ -157,11 +161,14 @@ def _memory(
     after: Peak,
     comparison: ModelDelta | None,
     origin: Origin,
+    changed_keys: Sequence[str],
 ) -> Regression:
     cells = after.breakdown.minus(before.breakdown)
     by_component = _sum_by_component(cells)
-    moved = before.phase != after.phase
-    counted = _counted(cells, moved)
+    like = _like_peak(parent, before, after)
+    grown = after.breakdown.minus(like.breakdown)
+    growths = _sum_by_component(grown)
+    counted = _counted(grown, moved=like.phase != after.phase)
     ranking = sorted(_sum_by_component(counted).items(), key=lambda pair: -pair[1])
     leader, growth = ranking[0]
     truncated = is_truncated(parent) or is_truncated(culprit)
@@ -171,23 +178,33 @@ def _memory(
         if is_partial(m)
     ]
     fragmentation = fragmentation_growth(before, after)
-    load = image_load(parent, culprit, before, after)
+    load = image_load(parent, culprit, like, after)
     component = leader
     if fragmentation:
         component = Component.RUNTIME
     elif load:
-        component = entry_of_load(load, leader, before, after)
+        component = entry_of_load(load, leader, like, after)
     ties = [
         other
         for other, count in ranking
         if component is leader is not other and growth - count < TIE_SHARE * growth
     ]
-    component_growth = by_component[component]
+    component_growth = growths[component]
     category = _leading_category(counted, component)
-    kind = signature_class(parent, culprit, component, category, bool(fragmentation), bool(load), origin)
+    facts = Growth(
+        parent=parent,
+        culprit=culprit,
+        before=like,
+        after=after,
+        component=component,
+        component_bytes=component_growth,
+        origin=origin,
+        changed_keys=changed_keys,
+    )
+    kind = signature_class(facts, fragmented=bool(fragmentation), loaded=bool(load))
     if fragmentation:
         category, component_growth = Category.FRAGMENTATION, fragmentation
-    positive = sum(count for count in by_component.values() if count > 0)
+    positive = sum(count for count in growths.values() if count > 0)
     share = min(1.0, component_growth / positive) if positive > 0 and not fragmentation else None
     small = component_growth < SMALLEST_GROWTH_BYTES
     # A larger image load spreads over every component: the entry's share is small by nature.
@@ -196,10 +213,10 @@ def _memory(
     evidence = [
         _peaks_sentence(before, after),
         *(f"{words}: its peak is that of what ran, and may not be the job's." for words in partial),
-        *_limits_sentences(before, after, truncated=truncated, small=small),
+        *_limits_sentences(before, like, after, truncated=truncated, small=small),
         *_choice_sentences(component, leader, growth, ties, fragmentation),
         *load,
-        *steps_sentences(parent, culprit, kind),
+        *kind_sentences(facts, kind),
         _ORIGIN_SENTENCES[origin],
     ]
     return Regression(
@@ -212,7 +229,7 @@ def _memory(
         if fragmentation
         else after.allocated_bytes - before.allocated_bytes,
         component_delta_bytes=component_growth,
-        category_delta_bytes=fragmentation or cells.get((component, category), 0),
+        category_delta_bytes=fragmentation or grown.get((component, category), 0),
         share=share,
         by_component=by_component,
         cells=tuple(
@@ -227,22 +244,35 @@ def _memory(
     )
 
 
+def _like_peak(parent: Measurement, before: Peak, after: Peak) -> Peak:
+    """The parent's highest instant in the phase of the culprit's peak; its peak where none is known."""
+    if before.phase == after.phase:
+        return before
+    return next((summit for summit in parent.summits if summit.phase == after.phase), before)
+
+
 def _leading_category(cells: Mapping[Cell, int], component: Component) -> Category:
     own = {category: count for (owner, category), count in cells.items() if owner is component}
     return max(own, key=lambda category: own[category]) if own else Category.ACTIVATIONS
 
 
-def _limits_sentences(before: Peak, after: Peak, *, truncated: bool, small: bool) -> list[str]:
+def _limits_sentences(before: Peak, like: Peak, after: Peak, *, truncated: bool, small: bool) -> list[str]:
     sentences = []
     if truncated:
         sentences.append(
             "The run was stopped by a refused allocation and no whole peak was measured: "
             "the growth told here is a lower bound."
         )
-    if before.phase != after.phase:
+    if like.phase != after.phase:
         sentences.append(
             f"The peak moved from {before.phase} to {after.phase}; temporary and communication "
             "buffers are left out of the choice of the component."
+        )
+    elif like is not before:
+        sentences.append(
+            f"The peak moved from {before.phase} to {after.phase}. Components are compared within "
+            f"{after.phase}, where {show_bytes(like.allocated_bytes)} were the most before "
+            f"({like.instant or like.phase})."
         )
     if small:
         sentences.append("No component grew by more than the measurement's own grain.")
@@ -274,7 +304,7 @@ def _sum_by_component(cells: Mapping[Cell, int]) -> dict[Component, int]:
     return sums
 
 
-def _counted(cells: Mapping[Cell, int], moved: bool) -> Mapping[Cell, int]:
+def _counted(cells: Mapping[Cell, int], *, moved: bool) -> Mapping[Cell, int]:
     """The cells that may choose the component: see the rule in the module's header."""
     if not moved:
         return cells

@@ -219,7 +219,7 @@ def build_report(
             after,
             comparison=evidence.comparison,
             criterion=spec.criterion.kind,
-            keys_changed=None if changes is None else len(changes),
+            changed_keys=None if changes is None else tuple(change.key for change in changes),
             pins_moved=bool(pin_delta),
         )
     memory = _memory(spec, before, after)
@@ -260,6 +260,11 @@ def build_report(
         links=_links(finding, trials),
         notes=(
             *([RETENTION_NOTE] if regression and regression.kind is RegressionKind.RETENTION else []),
+            *(
+                f"{commit[:10]} was found first, but nothing that it changes can change the repro; the search "
+                "went on without it."
+                for commit in spec.excluded
+            ),
             *_ledger_notes(ledger),
             *evidence.notes,
         ),

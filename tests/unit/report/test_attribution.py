@@ -30,16 +30,21 @@ def test_the_component_whose_activations_grew_is_named(component: Component) -> 
     assert regression.confidence == "strong"
 
 
-@pytest.mark.parametrize("category", [K.PARAMETERS, K.GRADIENTS, K.OPTIMIZER_STATES])
-def test_more_model_states_are_a_layout(category: Category) -> None:
+def test_more_weights_are_a_layout_whatever_follows_them() -> None:
+    deeper = measurement(delta={(C.VISION, K.PARAMETERS): 2.0, (C.VISION, K.ACTIVATIONS): 15.0})
+    assert attribute(PARENT, deeper).kind is RegressionKind.LAYOUT
+
+
+@pytest.mark.parametrize("category", [K.GRADIENTS, K.OPTIMIZER_STATES])
+def test_more_bytes_for_as_many_weights_are_states(category: Category) -> None:
     regression = attribute(PARENT, grown((C.EXPERTS, category), 20.0))
-    assert (regression.kind, regression.category) == (RegressionKind.LAYOUT, category)
+    assert (regression.kind, regression.category) == (RegressionKind.STATES, category)
 
 
 def test_the_answer_does_not_depend_on_the_configuration() -> None:
     culprit = grown((C.DECODER, K.ACTIVATIONS), 21.0)
-    known = attribute(PARENT, culprit, keys_changed=3)
-    hidden = attribute(PARENT, culprit, keys_changed=None)
+    known = attribute(PARENT, culprit, changed_keys=["a", "b"])
+    hidden = attribute(PARENT, culprit, changed_keys=None)
     assert (known.component, known.category, known.kind) == (hidden.component, hidden.category, hidden.kind)
     assert (known.origin, hidden.origin) == (Origin.CONFIGURATION, Origin.UNKNOWN)
 
@@ -120,8 +125,8 @@ def test_reserved_bytes_that_allocated_ones_do_not_explain_are_fragmentation() -
 
 def test_growth_in_no_module_after_moving_only_pins_is_the_environments() -> None:
     culprit = grown((C.RUNTIME, K.CONTEXT), 18.0)
-    assert attribute(PARENT, culprit, keys_changed=0, pins_moved=True).kind is RegressionKind.ENVIRONMENT
-    assert attribute(PARENT, culprit, keys_changed=0).kind is RegressionKind.ACTIVATIONS
+    assert attribute(PARENT, culprit, changed_keys=[], pins_moved=True).kind is RegressionKind.ENVIRONMENT
+    assert attribute(PARENT, culprit, changed_keys=[]).kind is RegressionKind.ACTIVATIONS
 
 
 def test_components_that_grew_alike_are_told_and_lower_the_claim() -> None:
