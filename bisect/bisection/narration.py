@@ -74,9 +74,10 @@ def _times(count: int, verb: str, workers: set[str]) -> str:
 
 def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
     culprit, parent = evidence.of(group), evidence.of(group - 1)
+    before = "the step before it," if line.level.is_made else "its parent"
     sentence = (
         f"{line.name(group)} {_times(culprit.failures, 'failed', culprit.failing_workers)}, "
-        f"and its parent {line.level.name(line.parent(group))} "
+        f"and {before} {line.level.name(line.parent(group))} "
         f"{_times(parent.passes, 'passed', parent.passing_workers)}."
     )
     if culprit.passes or parent.failures:

@@ -199,7 +199,7 @@ def factor_level(
         states=tuple(states),
         path=change.path,
         repository=repository,
-        title=f"what {change.after.short} moves: {names}",
+        title=f"what {change.after.short} moves ({names})",
         opened_by=opened_by,
     )
 

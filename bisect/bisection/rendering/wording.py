@@ -15,7 +15,7 @@ from bisection.commits import Commit
 from bisection.configuration_delta import show_value
 from bisection.criteria import CriterionKind, Verdict
 from bisection.descent_words import level_lines
-from bisection.finding import FindingKind, LevelKind
+from bisection.finding import MADE, FindingKind, LevelKind
 from bisection.headline import COMPONENT_NAMES as COMPONENT_NAMES
 from bisection.ledger import Purpose
 from bisection.quantities import counted, show_bytes, show_confidence
@@ -123,6 +123,12 @@ def sides(report: CulpritReport) -> tuple[str, str]:
 
 def commit_words(commit: Commit) -> str:
     return f"{commit.short} {visible(commit.subject, limit=120)}"
+
+
+def step_words(report: CulpritReport, step: Commit) -> str:
+    """A step of the range; one that is no commit has no hash that would mean anything."""
+    made = report.subject is not None and report.subject.line in MADE
+    return visible(step.subject, limit=120) if made else commit_words(step)
 
 
 def why(report: CulpritReport) -> str:
@@ -383,7 +389,7 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
     )
     return TrialWords(
         number=str(row.sequence + 1),
-        commit=(commit_words(commit) if commit else row.state.commit[:10])
+        commit=(step_words(report, commit) if commit else row.state.commit[:10])
         + (f" with {overrides}" if overrides else ""),
         place=str(row.position) if row.position is not None else "–",
         verdict=str(row.verdict),
@@ -405,7 +411,7 @@ def _is_throughput(report: CulpritReport) -> bool:
 
 def suspicion_lines(report: CulpritReport, most: int = 5) -> list[str]:
     """The likeliest answers with their shares, likeliest first, as far as they matter."""
-    titles = {commit.hash: commit_words(commit) for commit in report.commits}
+    titles = {commit.hash: step_words(report, commit) for commit in report.commits}
     shares = [(titles.get(s.hash, s.hash[:10]), s.probability) for s in report.posterior.commits]
     shares += [(OTHER_ANSWERS.get(name, name), share) for name, share in report.posterior.others.items()]
     shares.sort(key=lambda pair: -pair[1])
