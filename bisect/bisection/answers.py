@@ -14,17 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bisection import narration
+from bisection import narration, value_words
 from bisection.belief import Belief
+from bisection.drift import Drift, find_drift
 from bisection.evidence import END_SKIPS, Evidence, StateEvidence
 from bisection.finding import Finding, FindingKind
 from bisection.posterior import Posterior
 from bisection.specification import BisectionSpec
 from bisection.states import Line
+from bisection.steps import Profile
+from bisection.values import Values
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -47,6 +51,24 @@ class Standing:
     evidence: Evidence
     belief: Belief
     open: Integers  #: groups that can be tested, ascending
+    values: Values | None = None  #: what was measured; None for a criterion that compares no value
+
+    @cached_property
+    def profile(self) -> Profile | None:
+        """The measured values along the line; None where its steps are no commits one after another."""
+        return None if self.values is None or self.line.level.is_made else Profile.of(self.values)
+
+    @cached_property
+    def drift(self) -> Drift | None:
+        """The slow climb over the limit, if the values show one."""
+        if self.profile is None or not len(self.profile.groups):
+            return None
+        if self.posterior.belief[1:-1].sum() < self.spec.confidence:
+            return None
+        upper = int(np.searchsorted(self.posterior.bad()[self.profile.groups], 0.5))
+        if not 0 < upper < len(self.profile.groups):
+            return None
+        return find_drift(self.profile, *(int(group) for group in self.profile.groups[upper - 1 : upper + 1]))
 
     @property
     def posterior(self) -> Posterior:
@@ -85,6 +107,10 @@ def conclusion(standing: Standing) -> Finding | None:
         return untestable
     if not evidence.anchored:
         return None
+    if standing.drift is not None:
+        if 0 in standing.open and not evidence.of(0).testable:
+            return None  # how far the values climbed is known once the good end is
+        return _drifting(standing, standing.drift)
     best = _settled(standing, standing.belief)
     if best is None:
         return None
@@ -107,6 +133,9 @@ def conclusion(standing: Standing) -> Finding | None:
     first = 1 if lower is None else lower + 1
     last = line.last if upper is None else upper
     if first == last and lower is not None and upper is not None:
+        climb = standing.profile and find_drift(standing.profile, lower, upper, naming=True)
+        if climb:
+            return _drifting(standing, climb)
         return Finding(
             kind=FindingKind.FOUND,
             commits=(line.first_commit(last).hash,),
@@ -123,6 +152,19 @@ def conclusion(standing: Standing) -> Finding | None:
         confidence=confidence,
         why=why,
         problem=problem,
+    )
+
+
+def _drifting(standing: Standing, drift: Drift) -> Finding:
+    """No commit is named where none carries the crossing: the answer is all over which the values climb."""
+    assert standing.values is not None
+    inside = range(drift.first + 1, drift.last + 1)
+    return Finding(
+        kind=FindingKind.SET,
+        commits=_hashes(standing.line, inside),
+        confidence=float(standing.posterior.belief[list(inside)].sum()),
+        why=value_words.drift(standing.line, standing.values, drift),
+        problem="drift",
     )
 
 

@@ -99,6 +99,9 @@ def headline(
         return _plain(_NEITHER_END if finding.problem == "all-untestable" else _NOTHING_BAD)
     tail = _tail(subject, regression, memory, time)
     confidence = f"(confidence {show_confidence(finding.confidence)})"
+    if finding.problem == "drift":
+        climb = finding.why.split(". ")[0]
+        return _plain(f"No single commit is to blame {confidence}: {climb[:1].lower()}{_sentence(climb[1:])}")
     if finding.kind is FindingKind.FOUND:
         culprit = commits[0]
         made = subject is not None and subject.line in MADE

@@ -207,6 +207,7 @@ class Search:
             evidence=evidence,
             belief=self._believe(evidence, values),
             open=np.flatnonzero(~shut),
+            values=values,
         )
 
     @cached_property
@@ -262,7 +263,9 @@ class Search:
         end = self._untried_end(running)
         if end is not None:
             return self._trial(end, running, 0.0, Purpose.END)
-        if not len(standing.open) or (running and self._may_end(running)):
+        if not len(standing.open) or standing.drift is not None:
+            return None
+        if running and self._may_end(running):
             return None
         information = outlook.information(standing.open)
         needed = CONFIRMATION_WORTH * self._needed(standing, running)
@@ -287,7 +290,8 @@ class Search:
     def _untried_end(self, running: Sequence[Trial]) -> int | None:
         """The bad end until its failure is known, where that is the one that is looked for.
 
-        Where it cannot be tested, the good end tells whether anything can.
+        Where it cannot be tested, the good end tells whether anything can; and where the values climb slowly,
+        from where on they do.
         """
         standing = self._standing
         at = {self.line.places.get(trial.state) for trial in running}
@@ -296,7 +300,7 @@ class Search:
             wanted = not state.testable or (end == self.line.last and not standing.evidence.anchored)
             if end not in at and wanted and end in standing.open:
                 return end
-            if not state.untestable_trials:
+            if not state.untestable_trials and standing.drift is None:
                 break
         return None
 

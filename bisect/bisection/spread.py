@@ -20,6 +20,9 @@ Bools = NDArray[np.bool_]
 PRIOR_WEIGHT = 1.0
 #: The starting guess: half the distance from the limit, so that a first value counts like a fair verdict.
 PRIOR_SCALE = 0.5
+#: Degrees of freedom from which a level may lie further out than its values: one good value that noise put
+#: at the limit would else say that good and bad hardly differ, and no trial could tell anything any more.
+SURE_OF_NOISE = 2
 #: No value is surer than this of its side; what a metric cannot tell (wrong data, wrong node) remains.
 LARGEST_LOG_ODDS = 9.0
 
@@ -68,8 +71,8 @@ def fit_spread(distances: Floats, groups: NDArray[np.int64], bad: Bools) -> Spre
     """
     known = np.isfinite(distances)
     distances, groups, bad = distances[known], groups[known], bad[known]
-    halves = [float(np.median(np.abs(distances[side]))) for side in (bad, ~bad) if side.any()]
-    half = min(halves, default=0.0)
+    sides = [np.abs(distances[side]) for side in (bad, ~bad) if side.any()]
+    half = min((float(np.median(side)) for side in sides), default=0.0)
     if half <= 0:
         return None
     squares, freedom = _scatter(distances, bad.astype(np.int64))
@@ -77,7 +80,10 @@ def fit_spread(distances: Floats, groups: NDArray[np.int64], bad: Bools) -> Spre
     if within_freedom >= 3:
         squares, freedom = within_squares, within_freedom
     variance = (squares + PRIOR_WEIGHT * (PRIOR_SCALE * half) ** 2) / (freedom + PRIOR_WEIGHT)
-    return Spread(half=half, scale=float(np.sqrt(variance)), freedom=freedom + PRIOR_WEIGHT)
+    scale = float(np.sqrt(variance))
+    if freedom >= SURE_OF_NOISE:
+        half = min(float(np.median(side)) + scale / np.sqrt(len(side)) for side in sides)
+    return Spread(half=half, scale=scale, freedom=freedom + PRIOR_WEIGHT)
 
 
 def _scatter(values: Floats, labels: NDArray[np.int64]) -> tuple[float, int]:

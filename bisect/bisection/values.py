@@ -22,6 +22,11 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
+def worse(kind: CriterionKind) -> float:
+    """The sign of a change of the metric for the worse: more bytes, fewer tokens a second."""
+    return -1.0 if kind is CriterionKind.THROUGHPUT else 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Values:
     """All parallel, in order of arrival. A distance is positive on the bad side, NaN without a value."""
@@ -31,10 +36,12 @@ class Values:
     distances: Floats  #: from the limit, without the worker's offset
     offsets: Floats  #: of the worker, which was subtracted
     doubt: Floats  #: variance of that offset
+    kind: CriterionKind
+    limit: float  #: in the metric's unit; NaN while no value is known
 
     @classmethod
     def of(cls, kind: CriterionKind, seen: Sequence[Observation]) -> Values:
-        sign = -1.0 if kind is CriterionKind.THROUGHPUT else 1.0
+        sign = worse(kind)
         distances = np.array(
             [
                 sign * (item.value - item.limit)
@@ -55,7 +62,13 @@ class Values:
             distances=distances - effect.offsets,
             offsets=effect.offsets,
             doubt=effect.variances,
+            kind=kind,
+            limit=next((item.limit for item in seen if item.limit is not None), float("nan")),
         )
+
+    def at(self, distance: float) -> float:
+        """The metric's value at a distance from the limit."""
+        return self.limit + worse(self.kind) * distance
 
     def sureness(self, believed_bad: Bools) -> Floats:
         """(n,) how surely each observation was on the bad side: its plain verdict where no value tells more.

@@ -73,6 +73,8 @@ def title(report: CulpritReport) -> str:
     """A few words for the title of a page or a mail."""
     if report.nothing_known:
         return "Nothing is known yet"
+    if report.finding.problem == "drift":
+        return f"A slow climb over {len(report.suspects)} commits"
     return {
         FindingKind.FOUND: f"First bad commit: {report.culprit.short if report.culprit else ''}",
         FindingKind.SET: f"First bad commit: one of {len(report.suspects)}",
@@ -147,6 +149,8 @@ def disproof(report: CulpritReport) -> str:
     """What would show that the answer is wrong."""
     if report.finding.kind is FindingKind.FOUND:
         return "It would be disproved by a run of the commit that passes, or of its parent that fails alike."
+    if report.finding.problem == "drift":
+        return "It would be disproved by two neighbours among them that differ by a quarter of the climb."
     if report.finding.kind is FindingKind.SET and not report.nothing_known:
         return "A run of any of these commits narrows the set."
     return ""

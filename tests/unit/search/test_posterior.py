@@ -158,3 +158,12 @@ def test_edges_are_found_no_finer_than_the_block_deserves() -> None:
     shut = closed(1001, [0, 290, 705, 1000], untestable, chance)
     assert shut[291:705].all()
     assert not shut[290]
+
+
+def test_one_good_value_that_noise_put_at_the_limit_does_not_blind_the_search() -> None:
+    """Ten values far on the bad side and their noise show how far out the one good state really lies."""
+    distances = np.array([0.01, 5.0, 7.0, 6.0, 4.0, 8.0, 5.0, 6.5, 5.5, 7.5])
+    groups = np.array([0, *range(10, 19)])
+    spread = fit_spread(distances, groups, groups > 0)
+    assert spread is not None
+    assert spread.log_odds(np.array([6.0]))[0] > 1

@@ -1,0 +1,37 @@
+"""The sentences on what measured values show beside one step: a slow climb, further steps, a fall.
+
+Words only, as in `narration`: every decision was made elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisection.criteria import CriterionKind
+from bisection.drift import Drift
+from bisection.quantities import counted, show_bytes
+from bisection.states import Line
+from bisection.values import Values
+
+
+def amount(kind: CriterionKind, value: float) -> str:
+    """A value of the metric with its unit."""
+    if kind is CriterionKind.THROUGHPUT:
+        return f"{value:,.1f} useful tokens a second"
+    return show_bytes(round(value))
+
+
+def drift(line: Line, values: Values, climb: Drift) -> str:
+    """So much over so many commits, what crosses the limit, and the largest step measured."""
+    kind = values.kind
+    subject = "The throughput falls" if kind is CriterionKind.THROUGHPUT else "The peak climbs"
+    near = climb.largest.upper - climb.largest.lower
+    apart = "from one commit to the next" if near == 1 else f"over {near} commits"
+    between = counted(climb.upper - climb.lower, "commit")
+    return (
+        f"{subject} little by little, by {amount(kind, climb.rise)} over "
+        f"{counted(climb.last - climb.first, 'commit')}: from {amount(kind, values.at(climb.start))} at "
+        f"{line.name(climb.first)} to {amount(kind, values.at(climb.end))} at {line.name(climb.last)}. "
+        f"No single commit carries it. Where the limit of {amount(kind, values.limit)} is crossed, between "
+        f"{line.name(climb.lower)} and {line.name(climb.upper)} ({between}), the change is "
+        f"{amount(kind, climb.crossing)}; the largest that was measured {apart} is "
+        f"{amount(kind, climb.largest.delta)}, at {line.name(climb.largest.upper)}."
+    )
