@@ -82,6 +82,12 @@ def _why(level: Level, finding: Finding, *, lost: bool, joint: bool) -> str:
                 f"The merged branch left at {second.short}, which fails already, where {first.short} "
                 f"passes: what mended it between them is lost in the merge. {finding.why}"
             )
+    if level.kind is LevelKind.FACTORS and finding.kind is FindingKind.FOUND:
+        earlier = level.range.commits[1 : level.range.position(finding.commits[0])]
+        if earlier:
+            # Which of two that are bad only together comes last is a matter of the order.
+            names = ", ".join(step.subject for step in earlier)
+            return f"{finding.why} Switched before it, without harm so far: {names}."
     if finding.problem in _CUT_SHORT:
         return f"The descent came no further than this. {finding.why}"
     return finding.why

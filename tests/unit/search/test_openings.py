@@ -192,6 +192,17 @@ def test_a_culprit_stands_when_the_level_below_ends_without_a_name() -> None:
     assert Finding.from_json(answer.to_json()) == answer
 
 
+def test_a_guilty_factor_tells_what_was_switched_before_it() -> None:
+    level = factor_level(change_of(LOCK_MOVES, PIN_MOVES, SOURCE_MOVES), FOUND, tidy)
+    lock, pin, _ = level.range.suspects
+    guilty = replace(FOUND, commits=(pin.hash,), parent=lock.hash)
+    below = whole_answer(spec_with(replace(level, opened_by=FOUND)), guilty).descent[0]
+    assert below.names == (f"3rdparty/lm moved to {Y[:10]}",)
+    assert below.why.endswith("Switched before it, without harm so far: uv.lock as at 0000000000.")
+    first = replace(FOUND, commits=(lock.hash,), parent=level.range.good.hash)
+    assert "Switched before" not in whole_answer(spec_with(level), first).descent[0].why
+
+
 def test_of_a_lost_fix_the_fix_is_named() -> None:
     #  x1 (the fix) -> base -> y1
     line = CommitRange(commits=tuple(Commit(hash=hash_of(n), subject=f"s{n}") for n in (5, 4, 6)))
