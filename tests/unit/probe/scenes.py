@@ -140,9 +140,10 @@ def observed(capacity_bytes: int | None = None, *, lists: bool = False) -> Any:
         watch.storages.stop()
 
 
-def cells(watch: Observer, *, peak: bool = False) -> dict[str, int]:
+def cells(watch: Observer, *, peak: bool = False, summit: str = "") -> dict[str, int]:
     watch.storages.settle()
-    held = watch.storages.live.peak.cells if peak else watch.storages.live.cells
+    live = watch.storages.live
+    held = live.summits[summit].cells if summit else (live.peak.cells if peak else live.cells)
     return {f"{component} {category}": size for (component, category), size in held.items() if size}
 
 
@@ -247,6 +248,7 @@ def listed_storages() -> dict[str, Any]:
             **watch.storages.listed(),
             "forward_cells": forward,
             "peak_cells": cells(watch, peak=True),
+            "forward_summit": cells(watch, summit=FORWARD),
             "unasked": observer().storages.listed(),
         }
 
@@ -291,6 +293,30 @@ def replayed_group() -> dict[str, int]:
         watch.storages.begin_phase(FORWARD, LOSS)
         hidden = torch.zeros(TOKENS, WIDTH, requires_grad=True)
         checkpoint(model.vision_model, hidden, use_reentrant=True).sum().backward()
+        watch.storages.begin_phase(STEP, LOSS)
+        return cells(watch, peak=True)
+
+
+def replayed_outside_of_modules() -> dict[str, int]:
+    """A recomputed function goes on after its module has ended; that part has a backward too."""
+
+    class Around(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return checkpoint(
+                lambda inner: self.linear(inner.sin()).repeat(8, 1).sin(), hidden, use_reentrant=True
+            )
+
+    model = torch.nn.Module()
+    model.vision_model = Around()
+    with observed() as watch:
+        watch.take_model(model)
+        watch.start_step()
+        watch.storages.begin_phase(FORWARD, LOSS)
+        model.vision_model(torch.zeros(TOKENS, WIDTH, requires_grad=True)).sum().backward()
         watch.storages.begin_phase(STEP, LOSS)
         return cells(watch, peak=True)
 
@@ -432,6 +458,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "listed": listed_storages,
     "temporaries": temporaries,
     "replayed group": replayed_group,
+    "replayed outside": replayed_outside_of_modules,
     "optimizer": optimizer_states,
     "refused in build": lambda: refusal(4 * 1024),
     "refused in forward": lambda: refusal(64 * 1024),

@@ -88,6 +88,13 @@ def test_what_a_replayed_group_keeps_for_its_earlier_blocks_is_kept_like_any_act
     assert peak["vision temporary"] == 2 * MATRIX
 
 
+def test_what_a_replay_does_outside_of_modules_belongs_to_the_module_that_replays(scene: Scene) -> None:
+    """The loss holds its sum and a gradient of one element only."""
+    peak = scene("replayed outside")
+    assert peak["vision temporary"] >= 8 * MATRIX
+    assert peak.get("embedding_and_loss temporary", 0) < MATRIX
+
+
 def test_backward_belongs_to_the_module_that_made_the_node(scene: Scene) -> None:
     kept = scene("kept")
     assert kept["instant"] == "language_model.decoder.1.mlp.experts backward"
@@ -100,11 +107,12 @@ def test_the_cells_of_the_peak_sum_to_its_total(scene: Scene) -> None:
         assert sum(scene(how)["peak"].values()) == scene(how)["peak_bytes"]
 
 
-def test_the_storages_of_the_peak_are_listed_where_asked_and_sum_to_its_cells(scene: Scene) -> None:
+def test_the_storages_of_each_summit_are_listed_where_asked_and_sum_to_its_cells(scene: Scene) -> None:
     listed = scene("listed")
     assert listed["unasked"] is None
-    assert summed(listed["peak"]) == listed["peak_cells"]
-    assert {row["phase"] for row in listed["peak"]} >= {"build", "forward", "backward"}
+    assert summed(listed["summits"]["forward"]) == listed["forward_summit"]
+    assert summed(listed["summits"]["backward"]) == listed["peak_cells"]
+    assert {row["phase"] for row in listed["summits"]["backward"]} >= {"build", "forward", "backward"}
 
 
 def test_what_forward_hands_to_backward_is_listed_by_module_and_operation(scene: Scene) -> None:

@@ -52,6 +52,7 @@ BATCH = Scope(RUNTIME, DATA, "batch")
 LOSS = Scope(EMBEDDING_AND_LOSS, EMBEDDING_AND_LOSS, "loss function")
 GRADIENT_SYNC = Scope(RUNTIME, OPTIMIZER, "gradient synchronisation")
 OPTIMIZER_STEP = Scope(RUNTIME, OPTIMIZER, "optimizer")
+MESSAGES = Scope(RUNTIME, IDLE, "messages between pipeline stages")
 
 
 def scope_of_path(path: str, *, routed: Iterable[str] = ()) -> Scope:

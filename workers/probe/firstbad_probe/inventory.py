@@ -1,7 +1,7 @@
 """The storages behind the figures, one by one: who made each, in which operation, and how large it is.
 
-Kept only where a run asks for it (FIRSTBAD_LIST_STORAGES=1), for two moments: the peak, and the widest
-of those at which forward has ended and backward begins, when all that forward keeps is there.
+Kept only where a run asks for it (FIRSTBAD_LIST_STORAGES=1): of the highest instant of every phase, and of
+the widest moment at which forward has ended and backward begins, when all that forward keeps is there.
 """
 
 from __future__ import annotations
@@ -17,33 +17,35 @@ _Row = tuple[Origin, str, str, int]
 
 
 class Inventory:
-    """Remembers which blocks were alive at the two moments."""
+    """Remembers which blocks were alive at these moments."""
 
     def __init__(self, live: LiveBytes) -> None:
         self._live = live
-        self._gone: list[Block] = []  #: were alive at the peak, and are not now
-        self._forward: list[Block] = []
-        self._forward_bytes = 0
+        self._gone: dict[str, list[Block]] = {}  #: by phase: were alive at its summit, and are not now
+        self._handed_over: list[Block] = []
+        self._handed_over_bytes = 0
 
-    def peak_moved(self) -> None:
-        self._gone.clear()
+    def at_summit(self, phase: str) -> None:
+        self._gone[phase] = []
 
     def died(self, block: Block) -> None:
-        if block.serial <= self._live.peak.serial:
-            self._gone.append(block)
+        for phase, gone in self._gone.items():
+            if block.serial <= self._live.summits[phase].serial:
+                gone.append(block)
 
     def forward_ended(self, alive: Iterable[Block]) -> None:
-        if self._live.total_bytes > self._forward_bytes:
-            self._forward_bytes = self._live.total_bytes
-            self._forward = list(alive)
+        if self._live.total_bytes > self._handed_over_bytes:
+            self._handed_over_bytes = self._live.total_bytes
+            self._handed_over = list(alive)
 
     def to_json(self, alive: Iterable[Block]) -> dict[str, Any]:
-        """Both moments; storages that are alike share a row, and the rows of the peak sum to its cells."""
-        at_peak = [block for block in alive if block.serial <= self._live.peak.serial]
-        return {
-            "peak": _rows([*at_peak, *self._gone]),
-            "start_of_backward": _rows(self._forward),
-        }
+        """Storages that are alike share a row; the rows of a phase sum to the cells of its summit."""
+        present = list(alive)
+        listed = {}
+        for phase, gone in self._gone.items():
+            serial = self._live.summits[phase].serial
+            listed[phase] = _rows([*(block for block in present if block.serial <= serial), *gone])
+        return {"summits": listed, "start_of_backward": _rows(self._handed_over)}
 
 
 def _rows(blocks: Iterable[Block]) -> list[dict[str, Any]]:

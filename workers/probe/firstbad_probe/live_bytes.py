@@ -14,6 +14,7 @@ GRADIENTS = "gradients"
 OPTIMIZER_STATES = "optimizer_states"
 ACTIVATIONS = "activations"
 TEMPORARY = "temporary"
+COMMUNICATION = "communication"
 
 #: The caching allocator of CUDA hands out multiples of this many bytes.
 ROUNDING_BYTES = 512

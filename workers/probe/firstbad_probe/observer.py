@@ -27,6 +27,7 @@ from firstbad_probe.components import (
     EMBEDDING_AND_LOSS,
     GRADIENT_SYNC,
     LOSS,
+    MESSAGES,
     OPTIMIZER_STEP,
     OUTSIDE,
     RUNTIME,
@@ -71,6 +72,8 @@ class Observer:
         self.notes: list[str] = []
         self.mock_data: str | None = None  #: the class of a mock data set in use
         self._models = 0
+        #: Modules that are handed the message of the stage before, and their components.
+        self._receivers: list[tuple[torch.nn.Module, str]] = []
 
     # --- hooks that wait for their module
 
@@ -80,6 +83,7 @@ class Observer:
             ("megatron.core.distributed.param_and_grad_buffer", self._hook_buffers),
             ("megatron.core.distributed", self._hook_gradient_sync),
             ("megatron.core.pipeline_parallel.schedules", self._hook_schedules),
+            ("megatron.core.pipeline_parallel.p2p_communication", self._hook_messages),
             ("megatron.core.optimizer", self._hook_optimizer),
             ("megatron.core.rerun_state_machine", self._hook_data_iterator),
             ("megatron.bridge.training.setup", self._hook_data_sets),
@@ -153,6 +157,18 @@ class Observer:
     def _hook_schedules(self, module: Any) -> None:
         module.forward_step = self._in_phase(FORWARD, BATCH, module.forward_step)
         module.backward_step = self._in_phase(BACKWARD, LOSS, module.backward_step)
+
+    def _hook_messages(self, module: Any) -> None:
+        """The messages of a pipeline; newer releases hold in a class what a module held."""
+        holder = getattr(module, "P2PCommunicator", module)
+        communicate = holder._communicate
+
+        @functools.wraps(communicate)
+        def observed(*args: Any, **keywords: Any) -> Any:
+            with self.scopes.inside(MESSAGES):
+                return communicate(*args, **keywords)
+
+        holder._communicate = observed
 
     def _in_phase(self, phase: str, ground: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -239,6 +255,8 @@ class Observer:
         root.register_forward_hook(self._after_model, always_call=True)
         for module, inner in others:
             self._follow(module, inner)
+            if hasattr(module, "set_input_tensor"):
+                self._receivers.append((module, inner.component))
             if inner.path.endswith(".experts"):
                 module.register_forward_pre_hook(self._before_experts)
 
@@ -253,6 +271,10 @@ class Observer:
         for name, value in keywords.items():
             if isinstance(value, torch.Tensor) and self.storages.block_of(value) is not None:
                 self.storages.label(value, _component_of_input(name), live_bytes.ACTIVATIONS)
+        for receiver, component in self._receivers:
+            message = getattr(receiver, "input_tensor", None)
+            if isinstance(message, torch.Tensor) and self.storages.block_of(message) is not None:
+                self.storages.label(message, component, live_bytes.ACTIVATIONS)
         with self.scopes.on_host(BATCH):
             self.batches.see(keywords, counted=_counts_tokens())
 

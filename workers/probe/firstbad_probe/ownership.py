@@ -28,8 +28,9 @@ class Ownership:
         self._storages = storages
         self._scopes = scopes
         self._component: dict[int, str] = {}  #: id of a parameter, or of its master, to component
-        self._parameters: list[torch.nn.Parameter] = []
+        self._known: list[torch.nn.Parameter] = []
         self._flat: dict[int, list[tuple[int, int, str]]] = {}  #: data pointer to element ranges
+        self.parameters = dict.fromkeys(COMPONENTS, 0)  #: elements, frozen ones included
         self.trainable = dict.fromkeys(COMPONENTS, 0)
         self.padding_bytes = 0
 
@@ -52,7 +53,8 @@ class Ownership:
         return scopes
 
     def _take_parameter(self, parameter: torch.nn.Parameter, scope: Scope) -> None:
-        self._parameters.append(parameter)
+        self._known.append(parameter)
+        self.parameters[scope.component] += parameter.numel()
         self._component[id(parameter)] = scope.component
         self._scopes.parameters[id(parameter)] = scope
         self._storages.label(parameter, scope.component, live_bytes.PARAMETERS)
@@ -100,7 +102,7 @@ class Ownership:
 
     def take_masters(self) -> None:
         """Full-precision copies that mixed-precision optimizers keep of each parameter."""
-        for parameter in self._parameters:
+        for parameter in self._known:
             master = getattr(parameter, "main_param", None)
             if isinstance(master, torch.Tensor):
                 component = self._component[id(parameter)]

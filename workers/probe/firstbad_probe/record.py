@@ -73,6 +73,7 @@ def write_record(
                 "real": observer.batches.real and observer.mock_data is None,
                 "images": observer.batches.images,
             },
+            "parameters": observer.ownership.parameters,
             "trainable": observer.ownership.trainable,
             "imports": imports,
             "patches": patches.to_json(),

@@ -54,7 +54,20 @@ class Scopes:
         while stack:
             if stack.pop() is scope:
                 break
-        self._note(stack[-1] if stack else self._ground)
+        self._note(stack[-1] if stack else self._outside())
+
+    def _outside(self) -> Scope:
+        """The scope while no module runs: in a replay, that of the node that replays."""
+        node = _node() if self.phase == BACKWARD else None
+        return self._ground if node is None else self._scope_of(node)
+
+    def note_replay(self) -> None:
+        """A replay's first node has been made by now: it is nobody else's."""
+        scope = self.here()
+        number = _next_number() - 1
+        if self._numbers[-1] < number:
+            self._numbers.append(number)
+            self._made_by.append(scope)
 
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:

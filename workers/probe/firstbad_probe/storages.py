@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firstbad_probe import live_bytes
-from firstbad_probe.components import IDLE, Scope, component_of_classes
+from firstbad_probe.components import IDLE, MESSAGES, Scope, component_of_classes
 from firstbad_probe.inventory import Inventory
 from firstbad_probe.live_bytes import Block, LiveBytes, Parts
 from firstbad_probe.scopes import BACKWARD, BUILD, FORWARD, Scopes
@@ -133,6 +133,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.settle()
         self.live.interval += 1
         self._replaying = not self._replaying
+        if self._replaying:
+            self.scopes.note_replay()
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Count a tensor that comes to the device without an operation (a batch, a parameter)."""
@@ -152,6 +154,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if parts is None:
             if phase == BUILD:
                 scope, category = self._under_construction(scope)
+            elif scope is MESSAGES:
+                category = live_bytes.COMMUNICATION
             elif self._replaying:
                 category = live_bytes.ACTIVATIONS
             else:
@@ -168,8 +172,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.inventory is not None:
             block.origin = (scope.path, phase, self._operation)
         if live.at_new_summit(phase):
-            if self.inventory is not None and live.at_new_peak:
-                self.inventory.peak_moved()
+            if self.inventory is not None:
+                self.inventory.at_summit(phase)
             live.remember_summit(step=self.scopes.step, phase=phase, instant=instant(scope, phase))
         self.timeline.see(self.scopes.step, phase, scope.path, live.total_bytes)
 
