@@ -25,7 +25,7 @@ def view_now(row: BisectionRow, parts: Parts) -> BisectionView:
 
 def hints(row: BisectionRow, trials: Sequence[TrialRow], roster: Roster) -> list[str]:
     """Empty while a trial runs, while a worker of the pool is alive, and when no trial is wanted any more."""
-    if row.status not in (Status.PLANNED, Status.RUNNING):
+    if row.status not in (Status.PLANNED, Status.RUNNING, Status.VERIFYING):
         return []
     if any(trial.status is TrialStatus.RUNNING for trial in trials):
         return []

@@ -19,6 +19,7 @@ from bisection.criteria import Criterion, Judgement, Verdict, judge
 from bisection.finding import FindingKind, LevelKind
 from bisection.ledger import Purpose
 from bisection.measurement import Outcome
+from bisection.revert_test import RevertResult
 from service.settings import ServiceSettings
 
 
@@ -52,6 +53,17 @@ class LevelFindingView(BaseModel):
     problem: str
 
 
+class RevertTestView(BaseModel):
+    """What became of the bad end without the culprit."""
+
+    model_config = ConfigDict(title="RevertTest")
+
+    result: RevertResult
+    why: str
+    commit: str = Field(description="Hash of the state that was made for it; empty where none was.")
+    trials: int = Field(description="Trials that were run for it.")
+
+
 class FindingView(BaseModel):
     """The answer of the search."""
 
@@ -65,6 +77,9 @@ class FindingView(BaseModel):
     problem: str = Field(description="Name of the page in docs/errors, where there is something to repair.")
     descent: list[LevelFindingView] = Field(
         default=[], description="What the culprit's pins, lock or merged branch hold, outermost first."
+    )
+    revert: RevertTestView | None = Field(
+        default=None, description="The bad end without the culprit; null before that was looked at."
     )
 
 

@@ -8,6 +8,7 @@ once do no harm: the later one finds its view old and looks again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -21,12 +22,14 @@ from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
 from bisection.report import Evidence, rejected_report
 from bisection.search import Search
+from bisection.specification import BisectionSpec
 from workers.answer_so_far import note_answer_so_far
 from workers.context import WorkerContext
 from workers.descending import descend
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
 from workers.taking_over import Standing, content_keys, take_over
+from workers.verifying import can_be_reverted, changes_nothing, give_up, verify
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +68,10 @@ def _give_up(context: WorkerContext, bisection_id: str, error: Exception) -> Non
             why=f"firstbad itself failed {MOST_FAULTS} times at this bisection: {error}. Please report it.",
             problem="internal-fault",
         )
+    row = context.bisections.get(bisection_id)
+    if row.status is Status.VERIFYING:
+        give_up(context, row, error)
+        return
     context.trials.cancel_all(bisection_id)
     if not context.bisections.conclude(bisection_id, finding):
         # Not even the report could be made: say at least that.
@@ -81,6 +88,8 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
             return row.cancel_requested and _conclude(context, row, _cancelled_early())
         case Status.RUNNING:
             return _search(context, row)
+        case Status.VERIFYING:
+            return verify(context, row)
         case Status.REPORTING:
             report = make_report(context, row)
             return context.bisections.finish(row.id, report.to_json())
@@ -149,12 +158,26 @@ def _go_down(context: WorkerContext, row: BisectionRow, finding: Finding) -> boo
     spec = row.specification
     assert spec is not None  # a running bisection was resolved
     profile = Profile.model_validate(row.profile)
+    if spec.levels[-1].is_ground and can_be_reverted(spec, finding):
+        why = changes_nothing(context, profile, spec, finding)
+        if why:
+            without = replace(spec, excluded=(*spec.excluded, finding.commits[0]))
+            context.bisections.reopen(row.id, row.version, without, why)
+            return True
     way = descend(context, profile, spec, finding, widen=bool(row.request.get("widen")))
     if way.answer is not None:
-        return _conclude(context, row, way.answer)
+        return _found(context, row, way.spec, way.answer)
     # Where another worker was faster, its view is taken up at the next look.
     context.bisections.open_level(row.id, row.version, way.spec)
     return True
+
+
+def _found(context: WorkerContext, row: BisectionRow, spec: BisectionSpec, answer: Finding) -> bool:
+    """The answer of all levels: a culprit that can be taken back is tested so, anything else reported."""
+    if not can_be_reverted(spec, answer):
+        return _conclude(context, row, answer)
+    context.trials.cancel_all(row.id)
+    return context.bisections.verify(row.id, answer)
 
 
 def _search(context: WorkerContext, row: BisectionRow) -> bool:

@@ -11,12 +11,15 @@ import threading
 import structlog
 
 from bisection.adapters.catalogue import CatalogueError, Profile
+from bisection.adapters.mirror import MirrorError
 from bisection.adapters.storage.claims import Claim
 from bisection.criteria import Criterion
+from bisection.ledger import Purpose
 from bisection.measurement import Measurement, Outcome
 from workers.context import WorkerContext
 from workers.pulse import Lease
 from workers.trial_run import TrialResult, run_trial
+from workers.verifying import write_revert
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +55,9 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
     profile = Profile.model_validate(row.profile)
     try:
         repository = context.catalogue.repository(profile.repository)
-    except CatalogueError as error:
+        if claim.trial.purpose is Purpose.REVERT:
+            write_revert(context, row, claim.trial)
+    except (CatalogueError, MirrorError) as error:
         lost = Measurement(
             outcome=Outcome.LOST, state=claim.trial.state, reason=str(error), worker=context.name
         )

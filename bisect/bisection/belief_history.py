@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bisection.commits import State
 from bisection.credible import credible_groups
-from bisection.effects import OFF_THE_LINE, trial_effect
+from bisection.effects import OFF_THE_LINE, REVERTED, trial_effect
 from bisection.ledger import LedgerEntry, Purpose
 from bisection.report_parts import BeliefHistory, BeliefRow
 from bisection.search import GOOD_END_IS_BAD, NO_CULPRIT, Search
@@ -38,7 +38,10 @@ def belief_histories(
         for level, search in enumerate(searches):
             before = search.standing
             search.record(entry)
-            if entry.trial.state not in search.level.states or entry.trial.purpose is Purpose.REVERT:
+            if entry.trial.purpose is Purpose.REVERT:
+                effects[entry.sequence] = REVERTED
+                continue
+            if entry.trial.state not in search.level.states:
                 continue
             if level == searched:
                 group = search.line.places.get(entry.trial.state)

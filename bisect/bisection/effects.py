@@ -14,6 +14,8 @@ from bisection.quantities import counted
 
 #: Of a trial of a state that later commits took back.
 OFF_THE_LINE = "It is no evidence: what made this state was undone again before the bad end."
+#: Of a trial of the bad end without the culprit.
+REVERTED = "It came after the answer and changed no belief: it says whether the revert mends."
 #: The belief in an answer that blames no commit is spoken of when it moved by more than this.
 _TELLING_SHIFT = 0.1
 _HALVED = (0.4, 0.6)

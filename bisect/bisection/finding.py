@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from bisection.revert_test import RevertTest
 
 
 class FindingKind(StrEnum):
@@ -99,6 +101,7 @@ class Finding:
     why: str = ""
     problem: str = ""  #: name of a docs/errors page, where there is something to repair
     descent: tuple[LevelFinding, ...] = ()  #: inside of what the culprit carries, outermost first
+    revert: RevertTest | None = None  #: the bad end without the culprit; None before that was looked at
 
     def __post_init__(self) -> None:
         if self.kind is FindingKind.FOUND and (len(self.commits) != 1 or self.parent is None):
@@ -115,7 +118,12 @@ class Finding:
             "why": self.why,
             "problem": self.problem,
             "descent": [level.to_json() for level in self.descent],
+            "revert": self.revert.to_json() if self.revert else None,
         }
+
+    def with_revert(self, test: RevertTest) -> Finding:
+        """The same answer, with what became of the bad end without the culprit."""
+        return replace(self, revert=test)
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Finding:
@@ -127,4 +135,5 @@ class Finding:
             why=row["why"],
             problem=row.get("problem", ""),
             descent=tuple(LevelFinding.from_json(level) for level in row.get("descent", ())),
+            revert=RevertTest.from_json(row["revert"]) if row.get("revert") else None,
         )

@@ -64,6 +64,9 @@ class Search:
         self.line = Line.through(self.level)
         relevant = relevant_below(spec.relevant_paths, self.level.path)
         self._log_prior = log_prior(self.line, relevant) if len(self.line) > 1 else np.zeros(2)
+        for group in range(1, len(self.line)):
+            if self.line.first_commit(group).hash in spec.excluded:
+                self._log_prior[group] = -np.inf
         self._environments = _numbered([group[0].environment_key for group in self.line.groups])
         self._known = {state.commit for known in spec.levels for state in known.states}
         self._entries: list[LedgerEntry] = []
@@ -93,7 +96,7 @@ class Search:
                 f"entry {entry.sequence} cannot follow {len(self._entries)} entries: "
                 f"the next sequence number is {len(self._entries)}"
             )
-        if state.commit not in self._known:
+        if state.commit not in self._known and entry.trial.purpose is not Purpose.REVERT:
             raise IllegalEntry(f"the state {state.commit} is not a commit of any level")
         if entry.measurement.state != state:
             raise IllegalEntry(
@@ -201,6 +204,7 @@ class Search:
         values = None
         if self.spec.criterion.kind is not CriterionKind.CRASH:
             values = Values.of(self.spec.criterion.kind, evidence.observations)
+            evidence = evidence.with_sides(values.bad)
         return Standing(
             spec=self.spec,
             line=self.line,

@@ -51,6 +51,7 @@ class BisectionSpec:
     workers: int = 1  #: distinct worker processes that serve the pool
     first: Level | None = None  #: level 0, where it is not the commits of ``range`` as they are
     opened: tuple[Level, ...] = ()  #: the levels below, outermost first; the search runs on the last one
+    excluded: tuple[str, ...] = ()  #: commits that were found, and change nothing: never the culprit
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first.range != self.range:
@@ -106,6 +107,7 @@ class BisectionSpec:
             "workers": self.workers,
             "first": self.first.to_json() if self.first else None,
             "opened": [level.to_json() for level in self.opened],
+            "excluded": list(self.excluded),
         }
 
     @classmethod
@@ -125,4 +127,5 @@ class BisectionSpec:
             # Rows of earlier releases have no levels.
             first=Level.from_json(row["first"]) if row.get("first") else None,
             opened=tuple(Level.from_json(level) for level in row.get("opened", ())),
+            excluded=tuple(row.get("excluded", ())),
         )

@@ -142,7 +142,9 @@ def why(report: CulpritReport) -> str:
         said = ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v])
         # The finding's own words name the likeliest of commits that nothing speaks against.
         return f"The search stopped after {trials_words(report)}{f': {said}' if said else ''}."
-    return f"{sentence(visible(report.finding.why, limit=4_000))} {disproof(report)}".rstrip()
+    tested = visible(report.finding.revert.why, limit=1_000) if report.finding.revert else ""
+    parts = (sentence(visible(report.finding.why, limit=4_000)), tested, disproof(report))
+    return " ".join(part for part in parts if part)
 
 
 def disproof(report: CulpritReport) -> str:
@@ -393,7 +395,7 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
     )
     return TrialWords(
         number=str(row.sequence + 1),
-        commit=(step_words(report, commit) if commit else row.state.commit[:10])
+        commit=(step_words(report, commit) if commit else _state_words(report, row))
         + (f" with {overrides}" if overrides else ""),
         place=str(row.position) if row.position is not None else "–",
         verdict=str(row.verdict),
@@ -407,6 +409,13 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         where=" on ".join(part for part in (row.worker, row.hardware or row.device) if part),
         details=", ".join(details),
     )
+
+
+def _state_words(report: CulpritReport, row: TrialRow) -> str:
+    """What to call a state that is no step of the range."""
+    if row.purpose is Purpose.REVERT and report.culprit and report.subject:
+        return f"{report.subject.bad[:10]} without {report.culprit.short}"
+    return row.state.commit[:10]
 
 
 def _is_throughput(report: CulpritReport) -> bool:

@@ -24,6 +24,7 @@ class Status(StrEnum):
     RESOLVING = "resolving"  #: refs are being looked up by a worker
     PLANNED = "planned"  #: a preview; waits for its confirmation
     RUNNING = "running"  #: trials are wanted
+    VERIFYING = "verifying"  #: a culprit was found; the bad end is tried without it
     REPORTING = "reporting"  #: the search ended; the report is being made
     ENDED = "ended"
 
@@ -234,7 +235,7 @@ class Bisections:
         """False if it has ended already. A worker carries it out."""
         return self._move(
             bisection_id,
-            [Status.RESOLVING, Status.PLANNED, Status.RUNNING],
+            [Status.RESOLVING, Status.PLANNED, Status.RUNNING, Status.VERIFYING],
             "cancel_requested",
             {},
             cancel_requested=True,
@@ -244,6 +245,15 @@ class Bisections:
         """The search goes on on a further level; False if the bisection changed since that was decided."""
         level = spec.levels[-1]
         told = {"kind": level.kind.value, "path": level.path, "title": level.title}
+        return self._respecify(bisection_id, version, spec, "level_opened", told)
+
+    def reopen(self, bisection_id: str, version: int, spec: BisectionSpec, why: str) -> bool:
+        """The search goes on without a commit that it had found; False if the bisection changed meanwhile."""
+        return self._respecify(bisection_id, version, spec, "reopened", {"text": why})
+
+    def _respecify(
+        self, bisection_id: str, version: int, spec: BisectionSpec, kind: str, payload: Mapping[str, Any]
+    ) -> bool:
         with self._database.write() as connection:
             moved = connection.execute(
                 update(bisections)
@@ -255,7 +265,7 @@ class Bisections:
                 .values(updated_at=now(), version=version + 1, spec=spec.to_json())
             ).rowcount
             if moved:
-                append_event(connection, bisection_id, "level_opened", told)
+                append_event(connection, bisection_id, kind, payload)
         return bool(moved)
 
     def conclude(self, bisection_id: str, finding: Finding) -> bool:
@@ -264,6 +274,28 @@ class Bisections:
             bisection_id,
             [Status.RESOLVING, Status.PLANNED, Status.RUNNING],
             "finding",
+            finding.to_json(),
+            finding=finding.to_json(),
+            status=Status.REPORTING.value,
+        )
+
+    def verify(self, bisection_id: str, finding: Finding) -> bool:
+        """The search has found a culprit; the revert test is still to be made."""
+        return self._move(
+            bisection_id,
+            [Status.RUNNING],
+            "finding",
+            finding.to_json(),
+            finding=finding.to_json(),
+            status=Status.VERIFYING.value,
+        )
+
+    def verified(self, bisection_id: str, finding: Finding) -> bool:
+        """The finding with its revert test; the report is still to be made."""
+        return self._move(
+            bisection_id,
+            [Status.VERIFYING],
+            "verified",
             finding.to_json(),
             finding=finding.to_json(),
             status=Status.REPORTING.value,

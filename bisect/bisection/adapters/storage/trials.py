@@ -156,7 +156,7 @@ class Trials:
                 .where(
                     bisections.c.id == bisection_id,
                     bisections.c.version == version,
-                    bisections.c.status == Status.RUNNING.value,
+                    bisections.c.status.in_([Status.RUNNING.value, Status.VERIFYING.value]),
                 )
                 .values(version=version + 1, updated_at=now())
             ).rowcount
