@@ -26,6 +26,7 @@ Not covered: the factor test before an inner range, states that do not build, mo
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import tempfile
@@ -38,15 +39,14 @@ import numpy as np
 
 from benchmarks.histories import RELEVANT, SUBMODULE, Bump, bumps_of, commits_of, read_history
 from benchmarks.plain_git import GeneratedRepository
-from bisection.commits import Commit, CommitRange
+from bisection.commits import Commit, CommitRange, State
 from bisection.criteria import Criterion, CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
-from bisection.levels import Level
+from bisection.levels import Level, LevelKind
 from bisection.measurement import Measurement, Outcome
 from bisection.search import Search
 from bisection.specification import BisectionSpec, Budget
-from bisection.states import Line
 
 WINDOW = 60
 #: (chance that a bad run passes, chance that a good one fails)
@@ -78,16 +78,36 @@ class Answers:
     git_answer: str
 
 
-def search(commits: Sequence[Commit], planted: Planted, *, ends_known: bool) -> tuple[int, str]:
-    """Trials of the shipped search to its answer, with one worker."""
-    spec = BisectionSpec(
+def outer_spec(commits: Sequence[Commit]) -> BisectionSpec:
+    return BisectionSpec(
         range=CommitRange(commits=tuple(commits)),
         criterion=Criterion(kind=CriterionKind.CRASH),
         budget=Budget(trials=200),
-        relevant_paths=() if ends_known else RELEVANT,
+        relevant_paths=RELEVANT,
     )
-    position = {commit.hash: index for index, commit in enumerate(commits)}
+
+
+def inner_spec(bump: Bump) -> BisectionSpec:
+    """The level that a descent opens: the bump as it is, with one commit of the submodule after another."""
+    parent, moved = Commit(hash=hashlib.sha1(bump.commit.encode()).hexdigest()), Commit(hash=bump.commit)
+    steps = commits_of(bump.rows, ())
+    states = [State(commit=moved.hash, pins=((SUBMODULE, step.hash),)) for step in steps[:-1]]
+    level = Level(
+        kind=LevelKind.PIN,
+        range=CommitRange(commits=tuple(steps)),
+        states=(*states, State(commit=moved.hash)),
+        path=SUBMODULE,
+        turn=bump.base,
+        opened_by=Finding(kind=FindingKind.FOUND, commits=(moved.hash,), parent=parent.hash),
+    )
+    return outer_spec([parent, moved]).with_level(level)
+
+
+def run_search(spec: BisectionSpec, planted: Planted, *, ends_known: bool) -> tuple[int, str]:
+    """Trials of the shipped search to its answer on the last level, with one worker."""
     search = Search.replay(spec, ())
+    culprit = search.level.range.commits[planted.culprit].hash
+    position = {state: index for index, state in enumerate(search.level.states)}
 
     def record(trial: Trial, bad: bool) -> None:
         measurement = Measurement(
@@ -106,9 +126,9 @@ def search(commits: Sequence[Commit], planted: Planted, *, ends_known: bool) -> 
     while True:
         decision = search.next(1, ())
         if isinstance(decision, Finding):
-            return len(search.ledger) - before, _standing(decision, commits[planted.culprit].hash)
+            return len(search.ledger) - before, _standing(decision, culprit)
         trial = decision[0]
-        record(trial, planted.looks_bad(position[trial.state.commit], trial.attempt))
+        record(trial, planted.looks_bad(position[trial.state], trial.attempt))
 
 
 def _standing(finding: Finding, culprit: str) -> str:
@@ -118,7 +138,7 @@ def _standing(finding: Finding, culprit: str) -> str:
 
 
 def ask_both(
-    commits: Sequence[Commit],
+    spec: BisectionSpec,
     repository: GeneratedRepository,
     offset: int,
     planted: Planted,
@@ -126,9 +146,10 @@ def ask_both(
     inner: bool,
 ) -> Answers:
     """``offset`` is the row of the first commit in the repository. Git tries each commit once."""
-    runs, answer = search(commits, planted, ends_known=inner)
-    looks_bad = [offset + index for index in range(len(commits)) if planted.looks_bad(index, 1)]
-    git_runs, row = repository.bisect(offset, offset + len(commits) - 1, looks_bad, () if inner else RELEVANT)
+    runs, answer = run_search(spec, planted, ends_known=inner)
+    steps = len(spec.levels[-1].range.commits)
+    looks_bad = [offset + index for index in range(steps) if planted.looks_bad(index, 1)]
+    git_runs, row = repository.bisect(offset, offset + steps - 1, looks_bad, () if inner else RELEVANT)
     named = "none" if row < 0 else "right" if row - offset == planted.culprit else "wrong"
     return Answers(runs=runs, answer=answer, git_runs=git_runs, git_answer=named)
 
@@ -154,14 +175,18 @@ def measure(history: Path, windows: int, seed: int) -> dict[str, Any]:
             for number, bump in enumerate(bumps)
         ]
         ranges = [_window(bridge, np.random.default_rng([seed, number])) for number in range(windows)]
-        lines = [Line.through(Level.plain(CommitRange(commits=tuple(commits)))) for _, commits, _ in ranges]
+        lines = [Search(outer_spec(commits)).line for _, commits, _ in ranges]
         figures["states_mean"] = float(np.mean([len(line) for line in lines]))
         for false_negative, false_positive in FLAKES:
             name = f"flake_{false_negative:g}_{false_positive:g}"
             rates = {"false_negative": false_negative, "false_positive": false_positive}
             outside = [
                 ask_both(
-                    commits, outer, start, Planted(culprit=culprit, seed=(seed, number), **rates), inner=False
+                    outer_spec(commits),
+                    outer,
+                    start,
+                    Planted(culprit=culprit, seed=(seed, number), **rates),
+                    inner=False,
                 )
                 for number, (start, commits, culprit) in enumerate(ranges)
                 if culprit
@@ -196,7 +221,7 @@ def _window(bridge: Sequence[dict[str, Any]], random: np.random.Generator) -> tu
     """Its first row, its commits, and the index of the culprit; 0 if all of it is one state."""
     start = int(random.integers(len(bridge) - WINDOW))
     commits = commits_of(bridge[start : start + WINDOW + 1], RELEVANT)
-    line = Line.through(Level.plain(CommitRange(commits=tuple(commits))))
+    line = Search(outer_spec(commits)).line
     if len(line) == 1:
         return start, commits, 0
     return start, commits, commits.index(line.first_commit(1 + int(random.integers(len(line) - 1))))
@@ -207,7 +232,7 @@ def _plant(bump: Bump, seed: int, number: int) -> int:
 
 
 def _inside(bump: Bump, repository: GeneratedRepository, planted: Planted) -> Answers:
-    return ask_both(commits_of(bump.rows, ()), repository, 0, planted, inner=True)
+    return ask_both(inner_spec(bump), repository, 0, planted, inner=True)
 
 
 def _summary(answers: Sequence[Answers]) -> dict[str, float]:
