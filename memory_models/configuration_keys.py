@@ -51,6 +51,8 @@ BRIDGE_KEYS: dict[str, str] = {
     "routing.imbalance": "router imbalance",
     "routing.capacity_factor": "model.moe_expert_capacity_factor",
     "routing.pad_to_capacity": "model.moe_pad_expert_input_to_capacity",
+    "routing.rank_capacity": "model.moe_expert_rank_capacity_factor",
+    "routing.stash": "model.moe_paged_stash",
     "routing.force_balance": "model.moe_router_force_load_balancing",
     "routing.fused_permutation": "model.moe_permute_fusion",
     "routing.grouped_gemm": "model.moe_grouped_gemm",
@@ -91,15 +93,13 @@ BRIDGE_KEYS: dict[str, str] = {
     "text.extra_prediction_layers": "model.mtp_num_layers",
     "text.tied_embeddings": "model.share_embeddings_and_output_weights",
     "vision": "model.vision_config",
+    "tower_split": "model.vision_dp_when_cp",
 }
 
 #: Keys that change memory and that this model does not follow. Listed in every answer where they are set.
 NOT_MODELLED: dict[str, str] = {
     "model.vision_cuda_graph_impl": "the vision tower's CUDA graph",
-    "model.vision_dp_when_cp": "the tower's images split over context-parallel ranks",
     "model.dist_train": "the tower on other GPUs",
-    "model.moe_expert_rank_capacity_factor": "a static per-rank budget of the dispatcher",
-    "model.moe_paged_stash": "the dispatcher's paged stash",
     "model.distribute_saved_activations": "checkpoint inputs split over tensor-parallel ranks",
     "model.fp32_residual_connection": "a float residual stream",
     "model.fp4": "fp4 weights and activations",
@@ -107,9 +107,7 @@ NOT_MODELLED: dict[str, str] = {
     "model.delay_wgrad_compute": "inputs kept for delayed weight gradients",
     "model.hierarchical_context_parallel_sizes": "hierarchical context parallelism",
     "model.experimental_attention_variant": "an experimental attention",
-    "model.window_size": "sliding-window attention",
     "model.heterogeneous_block_specs": "layers of unequal shape",
-    "model.is_hybrid_model": "a hybrid layer pattern",
     "model.num_microbatches_with_partial_activation_checkpoints": "recompute for some micro-batches only",
     "model.init_model_with_meta_device": "building on the meta device",
     "ddp.keep_fp8_transpose_cache": "FSDP's fp8 transposes",
@@ -146,7 +144,8 @@ padding_for query_key single_qkv bias_dropout masked_softmax weighted_squared ep
 dataloader worker sharding pin_memory trust_remote normalization heterogen hetereo grad_scale
 output_layer add_ disable_ cp_comm perform_ use_cpu_init num_layers_at no_rope min_offloaded
 offload_modules first_last kl_ activation_func embedding_init manual_reg fsdp_manual decoupled
-window_attn use_mamba mem_eff cuda_graph_use cuda_graph_retain cuda_graph_warmup should_pad make_vocab
+window_attn window_size use_mamba mem_eff cuda_graph_use cuda_graph_retain cuda_graph_warmup should_pad
+make_vocab stash_page size_factor_cpu
 mixed_prec use_precision distributed_backend high_priority use_tp_pp train_ fp8_interval fp8_wgrad
 fp8_dot fp8_multi fp8_quantizer fp4_ quantizer seq_len_interp softmax_scale early_attn cpu_offloading_
 conversation pipeline_dtype router_dtype transformer_impl params_dtype remainders main_grads

@@ -23,13 +23,12 @@ def routed_rows(job: HasMicroBatch) -> int:
     """Rows that the experts of this rank work on, for one micro-batch and layer (R).
 
     Dropless: n*k*etp times the load factor. With a capacity factor, padding makes it exact
-    and dropping bounds it.
+    and dropping bounds it; a capacity of the rank sizes the tensors, whatever comes.
     """
-    experts = _shape(job)
-    balanced = job.tokens // job.layout.tensor * experts.top_k * job.layout.expert_tensor
-    if not job.layout.sequence_parallel and job.layout.tensor > 1:
-        balanced = job.tokens * experts.top_k * job.layout.expert_tensor // job.layout.tensor
+    experts, balanced = _shape(job), _balanced_rows(job)
     routing = job.routing
+    if routing.rank_capacity is not None:
+        return math.ceil(balanced * routing.rank_capacity)
     imbalance = 1.0 if routing.force_balance else routing.imbalance
     if routing.capacity_factor is None:
         return math.ceil(balanced * imbalance)
@@ -37,6 +36,29 @@ def routed_rows(job: HasMicroBatch) -> int:
     capacity = math.ceil(routing.capacity_factor * tokens * experts.top_k / experts.count)
     full = capacity * experts.count * job.layout.expert_tensor
     return full if routing.pad_to_capacity else min(full, math.ceil(balanced * imbalance))
+
+
+def _balanced_rows(job: HasMicroBatch) -> int:
+    experts = _shape(job)
+    if not job.layout.sequence_parallel and job.layout.tensor > 1:
+        return job.tokens * experts.top_k * job.layout.expert_tensor // job.layout.tensor
+    return job.tokens // job.layout.tensor * experts.top_k * job.layout.expert_tensor
+
+
+def _kept_rows(job: HasMicroBatch) -> int:
+    """Rows of what waits for backward: those that were worked on, or with a stash its pages."""
+    if job.routing.stash is not None:
+        return math.ceil(_balanced_rows(job) * job.routing.stash)
+    return routed_rows(job)
+
+
+def _unstashed_bytes(job: HasMicroBatch) -> int:
+    """With a stash, one layer's tensors at their full size, before they are put into its pages or after."""
+    if job.routing.stash is None:
+        return 0
+    experts, inner = _shape(job), 2 + job.text.activation.gated
+    width = (experts.latent_size or job.text.hidden_size) + inner * experts.size // job.layout.expert_tensor
+    return job.precision.activation_bytes * routed_rows(job) * width
 
 
 def _shape(job: HasMicroBatch) -> ExpertsShape:
@@ -47,7 +69,7 @@ def _shape(job: HasMicroBatch) -> ExpertsShape:
 def expert_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     """What router, dispatch, routed and shared experts of one layer keep for one micro-batch."""
     experts, a = _shape(job), job.precision.activation_bytes
-    n, rows = job.residual_tokens, routed_rows(job)
+    n, rows = job.residual_tokens, _kept_rows(job)
     gemm = 1 if job.precision.fp8 else a
     width = experts.size // job.layout.expert_tensor
     inner = 1 + job.text.activation.gated
@@ -164,7 +186,7 @@ def exchange_bytes(job: HasMicroBatch) -> int:
     if job.routing.dispatcher is Dispatcher.ALLGATHER:
         ranks = job.layout.expert * job.layout.expert_tensor
         return n * ranks * (a * hidden + 5 * experts.count) + a * rows * hidden
-    return a * n * experts.top_k * hidden + a * rows * hidden
+    return a * n * experts.top_k * hidden + a * rows * hidden + _unstashed_bytes(job)
 
 
 def backward_bytes(job: HasMicroBatch) -> int:
@@ -174,4 +196,5 @@ def backward_bytes(job: HasMicroBatch) -> int:
     width = experts.size // job.layout.expert_tensor
     hidden = experts.latent_size or job.text.hidden_size
     inner = 1 + job.text.activation.gated
-    return 2 * a * job.residual_tokens * job.text.hidden_size + a * rows * (hidden + (inner + 1) * width)
+    gradients = 2 * a * job.residual_tokens * job.text.hidden_size
+    return gradients + a * rows * (hidden + (inner + 1) * width) + _unstashed_bytes(job)

@@ -168,6 +168,10 @@ class Routing:
     imbalance: float = 1.0
     capacity_factor: float | None = None
     pad_to_capacity: bool = False
+    #: moe_expert_rank_capacity_factor: buffers for this multiple of the balanced rows, whatever comes
+    rank_capacity: float | None = None
+    #: moe_paged_stash: pages for this multiple of the balanced rows hold what experts keep
+    stash: float | None = None
     force_balance: bool = False
     fused_permutation: bool = True
     grouped_gemm: bool = True
@@ -231,6 +235,7 @@ class TrainingJob:
     layout: ParallelLayout
     batch: Batch
     vision: VisionShape | None = None
+    tower_split: bool = False  #: vision_dp_when_cp: context-parallel ranks share the pictures
     recompute: Recompute = Recompute()
     optimizer: OptimizerSetup = OptimizerSetup()
     precision: Precision = Precision()
@@ -313,5 +318,6 @@ class TrainingJob:
 
     @property
     def patches(self) -> int:
-        """Patches of a micro-batch (P): the tower runs whole on every context-parallel rank."""
-        return self.batch.images.patches * self.batch.micro
+        """Patches of a micro-batch (P): every context-parallel rank has all, unless they share them."""
+        patches = self.batch.images.patches * self.batch.micro
+        return -(-patches // self.layout.context) if self.tower_split else patches

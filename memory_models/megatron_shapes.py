@@ -18,6 +18,7 @@ from memory_models.shapes import (
     Norm,
     TextShape,
     layer_count,
+    layers_of_pattern,
 )
 
 
@@ -56,15 +57,7 @@ def read_layers(arguments: Arguments) -> tuple[tuple[Layer, ...], str | None]:
     """The layers, and the pipeline layout that a hybrid pattern with bars implies."""
     pattern = arguments.get("hybrid_layer_pattern") or arguments.get("hybrid_override_pattern")
     if pattern:
-        stages = str(pattern).split("/")[0].split("|")
-        kinds = {
-            "M": Layer(mixer=Mixer.MAMBA, feed_forward=FeedForward.NONE),
-            "*": Layer(mixer=Mixer.ATTENTION, feed_forward=FeedForward.NONE),
-            "-": Layer(mixer=Mixer.NONE, feed_forward=FeedForward.DENSE),
-            "E": Layer(mixer=Mixer.NONE, feed_forward=FeedForward.EXPERTS),
-        }
-        custom = "|".join("t" * len(stage) for stage in stages) if len(stages) > 1 else None
-        return tuple(kinds[mark] for stage in stages for mark in stage), custom
+        return layers_of_pattern(str(pattern))
     count = layer_count(arguments.integer("num_layers"))
     mixers = [Mixer.ATTENTION] * count
     linear = "gated_delta_net" in (

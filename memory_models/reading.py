@@ -77,6 +77,7 @@ def read_bridge_config(
     job = TrainingJob(
         text=read_text(model, layout.tensor) if shapes is None else shapes[0],
         vision=vision,
+        tower_split=model.flag("vision_dp_when_cp"),
         layout=layout,
         batch=Batch(
             micro=train.integer("micro_batch_size"),

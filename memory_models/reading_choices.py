@@ -30,8 +30,13 @@ from memory_models.job import (
     Sharding,
 )
 from memory_models.layout import ParallelLayout
+from memory_models.reading_shapes import hybrid_pattern
 from memory_models.reading_values import Section, dtype_bytes
+from memory_models.shapes import layers_of_pattern
 from memory_models.upstream import Change, Upstream
+
+#: megatron-core's moe_paged_stash_buffer_size_factor_cuda where nothing is said.
+STASH_PAGES = 1.1
 
 
 def read_implementation(model: Section, dist: Section, notes: list[str]) -> Implementation:
@@ -93,6 +98,9 @@ def read_layout(
             )
             for stage in custom
         )
+    pattern = hybrid_pattern(model)
+    if pattern is not None and not custom:
+        custom = layers_of_pattern(pattern)[1]
     return ParallelLayout(
         world_size=world_size,
         tensor=tensor,
@@ -208,10 +216,13 @@ def read_routing(model: Section, notes: list[str]) -> Routing:
     if balanced:
         notes.append("the router is forced to balance: a real router's imbalance is hidden")
     capacity = model.get("moe_expert_capacity_factor")
+    pages = model.number("moe_paged_stash_buffer_size_factor_cuda", STASH_PAGES)
     return Routing(
         dispatcher=dispatcher,
         capacity_factor=float(capacity) if capacity is not None else None,
         pad_to_capacity=model.flag("moe_pad_expert_input_to_capacity"),
+        rank_capacity=model.get("moe_expert_rank_capacity_factor"),
+        stash=pages if model.flag("moe_paged_stash") else None,
         force_balance=balanced,
         fused_permutation=model.flag("moe_permute_fusion"),
         grouped_gemm=model.flag("moe_grouped_gemm"),

@@ -30,6 +30,7 @@ from memory_models.job import (
 from memory_models.layout import ParallelLayout
 from memory_models.megatron_shapes import Arguments, read_layers, read_text
 from memory_models.reading import Reading
+from memory_models.reading_choices import STASH_PAGES
 from memory_models.reading_values import dtype_bytes
 from memory_models.upstream import NEWEST, Upstream
 
@@ -40,7 +41,6 @@ _NOT_MODELLED = (
     "tp_comm_overlap",
     "delay_wgrad_compute",
     "use_torch_fsdp2",
-    "window_size",
     "encoder_tensor_model_parallel_size",
     "distribute_saved_activations",
 )
@@ -87,6 +87,10 @@ def read_megatron_arguments(
             imbalance=imbalance,
             capacity_factor=arguments.get("moe_expert_capacity_factor"),
             pad_to_capacity=arguments.flag("moe_pad_expert_input_to_capacity"),
+            rank_capacity=arguments.get("moe_expert_rank_capacity_factor"),
+            stash=float(arguments.get("moe_paged_stash_buffer_size_factor_cuda", STASH_PAGES))
+            if arguments.flag("moe_paged_stash")
+            else None,
             force_balance=arguments.flag("moe_router_force_load_balancing"),
             fused_permutation=arguments.flag("moe_permute_fusion"),
             grouped_gemm=arguments.flag("moe_grouped_gemm"),

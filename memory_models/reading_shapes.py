@@ -14,11 +14,13 @@ from memory_models.shapes import (
     GatedDeltaShape,
     LatentAttentionShape,
     Layer,
+    MambaShape,
     Mixer,
     Norm,
     TextShape,
     VisionShape,
     layer_count,
+    layers_of_pattern,
 )
 
 #: Provider fields that only Bridge versions with Megatron's own Qwen3-VL tower have.
@@ -36,6 +38,7 @@ def read_text(model: Section, tensor: int) -> TextShape:
     layers = _layers(model)
     gated = model.flag("gated_linear_unit")
     activation = str(model.get("activation_func") or "")
+    model.get("is_hybrid_model")  # says no more than the pattern does
     position = str(model.get("position_embedding_type") or "learned_absolute")
     return TextShape(
         hidden_size=hidden,
@@ -44,6 +47,7 @@ def read_text(model: Section, tensor: int) -> TextShape:
         feed_forward_size=model.integer("ffn_hidden_size", 4 * hidden),
         vocabulary=_padded_vocabulary(model, tensor),
         experts=_experts(model) if model.get("num_moe_experts") else None,
+        mamba=_mamba(model, hidden) if any(layer.mixer is Mixer.MAMBA for layer in layers) else None,
         gated_delta=_gated_delta(model)
         if any(layer.mixer is Mixer.GATED_DELTA for layer in layers)
         else None,
@@ -102,7 +106,16 @@ def _experts(model: Section) -> ExpertsShape:
     )
 
 
+def hybrid_pattern(model: Section) -> str | None:
+    """The pattern of a hybrid's layers, by its present name or the one before."""
+    patterns = [model.get(name) for name in ("hybrid_layer_pattern", "hybrid_override_pattern")]
+    return next((str(pattern) for pattern in patterns if pattern), None)
+
+
 def _layers(model: Section) -> tuple[Layer, ...]:
+    pattern = hybrid_pattern(model)
+    if pattern is not None:
+        return layers_of_pattern(pattern)[0]
     count = layer_count(model.integer("num_layers"))
     sparse = _pattern(model.get("moe_layer_freq", 1), count) if model.get("num_moe_experts") else [0] * count
     linear = model.get("linear_attention_freq")
@@ -127,6 +140,16 @@ def _pattern(frequency: Any, count: int) -> list[int]:
             raise ValueError(f"moe_layer_freq has {len(frequency)} entries for {count} layers")
         return [int(value) for value in frequency]
     return [int(index % int(frequency) == 0) for index in range(count)]
+
+
+def _mamba(model: Section, hidden: int) -> MambaShape:
+    head = model.integer("mamba_head_dim", 64)
+    return MambaShape(
+        heads=model.integer("mamba_num_heads", 2 * hidden // head),
+        head_size=head,
+        groups=model.integer("mamba_num_groups", 8),
+        state_size=model.integer("mamba_state_dim", 128),
+    )
 
 
 def _gated_delta(model: Section) -> GatedDeltaShape:

@@ -263,6 +263,29 @@ class ImageLoad:
         return self.patches // self.images if self.images else 0
 
 
+#: The letters of a hybrid pattern: each layer of a hybrid has one of a mixer and a feed-forward part.
+_PATTERN = {
+    "M": Layer(mixer=Mixer.MAMBA, feed_forward=FeedForward.NONE),
+    "*": Layer(mixer=Mixer.ATTENTION, feed_forward=FeedForward.NONE),
+    "-": Layer(mixer=Mixer.NONE, feed_forward=FeedForward.DENSE),
+    "E": Layer(mixer=Mixer.NONE, feed_forward=FeedForward.EXPERTS),
+}
+
+
+def layers_of_pattern(pattern: str) -> tuple[tuple[Layer, ...], str | None]:
+    """The layers of "MEM*-|...", and the pipeline layout that its bars imply.
+
+    What follows a "/" is the pattern of multi-token prediction. ValueError for another letter.
+    """
+    stages = pattern.split("/")[0].split("|")
+    unknown = sorted({mark for stage in stages for mark in stage} - set(_PATTERN))
+    if unknown:
+        raise ValueError(f"the hybrid pattern {pattern[:60]!r} has {unknown}: it may have {list(_PATTERN)}")
+    layers = tuple(_PATTERN[mark] for stage in stages for mark in stage)
+    layer_count(len(layers))
+    return layers, "|".join("t" * len(stage) for stage in stages) if len(stages) > 1 else None
+
+
 def uniform_layers(count: int, *, dense_first: int = 0, experts: bool = False) -> tuple[Layer, ...]:
     """``count`` attention layers, the first ``dense_first`` dense, the rest with experts if asked."""
     kinds = (FeedForward.DENSE, FeedForward.EXPERTS if experts else FeedForward.DENSE)
