@@ -50,6 +50,7 @@ from bisection.report_parts import (
     TimePicture,
     TrialRow,
 )
+from bisection.revert_test import RevertResult
 from bisection.specification import BisectionSpec
 from bisection.way_back import (
     Launch,
@@ -261,8 +262,8 @@ def build_report(
         notes=(
             *([RETENTION_NOTE] if regression and regression.kind is RegressionKind.RETENTION else []),
             *(
-                f"{commit[:10]} was found first, but nothing that it changes can change the repro; the search "
-                "went on without it."
+                f"{commit[:10]} was found first, but nothing that it changes can change the repro; "
+                "the search went on without it."
                 for commit in spec.excluded
             ),
             *_ledger_notes(ledger),
@@ -292,6 +293,12 @@ def _way_back(
         conflicts=evidence.conflicts,
         launch=evidence.launch,
     )
+    tested = finding.revert
+    if tested is not None and tested.result in (RevertResult.MENDS, RevertResult.DOES_NOT_MEND):
+        recipes = tuple(
+            replace(recipe, note=f"{recipe.note} {tested.why}") if recipe.name == "revert" else recipe
+            for recipe in recipes
+        )
     return (*recipes[:1], *inside, *recipes[1:])
 
 

@@ -29,6 +29,7 @@ from bisection.rendering.terminal import render_text
 from bisection.rendering.trial_pictures import posterior_bars
 from bisection.rendering.wording import growth_rows, moment, sentence
 from bisection.report import RETENTION_NOTE, CulpritReport, Evidence, build_report, rejected_report
+from bisection.revert_test import RevertResult, RevertTest
 from bisection.way_back import RevertOutcome
 from tests.unit.report import samples
 from tests.unit.report.samples import C, K, Sample
@@ -344,6 +345,18 @@ def test_every_format_tells_why_a_trial_was_chosen_and_what_it_changed(
         assert row.why in text or row.why in text.replace("`", "")
         assert row.changed
         assert row.changed in text
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_text])
+def test_every_format_says_whether_the_revert_mends(render: Callable[[CulpritReport], str]) -> None:
+    sample = samples.experts()
+    why = "Reverting it on the bad end mends it (measured: the peak is within the limit)."
+    finding = sample.finding.with_revert(RevertTest(result=RevertResult.MENDS, why=why, trials=1))
+    report = built(replace(sample, finding=finding))
+    assert CulpritReport.from_json(report.to_json()) == report
+    text = re.sub(r"[\s\\]+", " ", render(report))
+    assert text.count("Reverting it on the bad end mends it") == 2  # under the headline, and at the command
+    assert f"{report.commits[-1].short} without {report.suspects[0].short}" in text
 
 
 def test_long_ranges_and_many_trials_still_fit_a_comment_and_a_screen() -> None:
