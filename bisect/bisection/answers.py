@@ -141,7 +141,7 @@ def conclusion(standing: Standing) -> Finding | None:
             commits=(line.first_commit(last).hash,),
             parent=line.parent(last).hash,
             confidence=confidence,
-            why=narration.found(line, evidence, last, standing.spec.workers),
+            why=narration.found(line, evidence, last, standing.spec.workers) + _overruled(standing),
         )
     problem, why = "untestable-stretch", narration.untestable_stretch(line, evidence, first, last)
     if lower is None:
@@ -153,6 +153,14 @@ def conclusion(standing: Standing) -> Finding | None:
         why=why,
         problem=problem,
     )
+
+
+def _overruled(standing: Standing) -> str:
+    """Which workers' verdicts do not count as they stand, as a sentence; "" where all do."""
+    if standing.values is None or not standing.values.overruled.any():
+        return ""
+    workers = [item.worker for item in standing.evidence.observations]
+    return f" {value_words.overruled(standing.values, workers)}"
 
 
 def _drifting(standing: Standing, drift: Drift) -> Finding:

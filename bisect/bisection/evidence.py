@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bisection.criteria import Criterion, CriterionKind, Judgement, Verdict, judge
 from bisection.ledger import LedgerEntry
@@ -49,6 +49,15 @@ class StateEvidence:
     skip_reasons: list[str] = field(default_factory=list)
     whole_peak: bool = False  #: a failing trial ran to its end, so the whole peak is known
 
+    def count(self, worker: str, *, bad: bool) -> None:
+        """One more trial that failed in the way looked for, or passed."""
+        if bad:
+            self.failures += 1
+            self.failing_workers.add(worker)
+        else:
+            self.passes += 1
+            self.passing_workers.add(worker)
+
     @property
     def testable(self) -> bool:
         return self.passes + self.failures > 0
@@ -82,6 +91,18 @@ class Evidence:
             for group, state in self.states.items()
             if not state.testable and state.untestable_trials >= (END_SKIPS if group in (0, last) else 1)
         )
+
+    def with_sides(self, bad: Sequence[bool]) -> Evidence:
+        """The same with another side of each observation, in their order; what could not be judged stays."""
+        states = {
+            group: replace(state, passes=0, failures=0, passing_workers=set(), failing_workers=set())
+            for group, state in self.states.items()
+        }
+        observations = []
+        for item, is_bad in zip(self.observations, bad, strict=True):
+            states[item.group].count(item.worker, bad=is_bad)
+            observations.append(replace(item, bad=is_bad))
+        return replace(self, states=states, observations=tuple(observations))
 
     def known_testable(self) -> list[int]:
         """Groups that gave a verdict, ascending."""
@@ -125,13 +146,8 @@ def gather(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> Ev
                 f"it failed with {judgement.signature or 'no signature'}, where the bad end {end}"
             )
             continue
-        if bad:
-            state.failures += 1
-            state.failing_workers.add(measurement.worker)
-            state.whole_peak |= measurement.outcome is Outcome.COMPLETED
-        else:
-            state.passes += 1
-            state.passing_workers.add(measurement.worker)
+        state.count(measurement.worker, bad=bad)
+        state.whole_peak |= bad and measurement.outcome is Outcome.COMPLETED
         observations.append(
             Observation(
                 group=item.group,

@@ -204,7 +204,7 @@ class Search:
         values = None
         if self.spec.criterion.kind is not CriterionKind.CRASH:
             values = Values.of(self.spec.criterion.kind, evidence.observations)
-            evidence = evidence.with_sides(values.bad)
+            evidence = evidence.with_sides(values.bad.tolist())
         return Standing(
             spec=self.spec,
             line=self.line,

@@ -5,11 +5,15 @@ Words only, as in `narration`: every decision was made elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from bisection.criteria import CriterionKind
 from bisection.drift import Drift
 from bisection.quantities import counted, show_bytes
 from bisection.states import Line
-from bisection.values import Values
+from bisection.values import Values, worse
 
 
 def amount(kind: CriterionKind, value: float) -> str:
@@ -17,6 +21,16 @@ def amount(kind: CriterionKind, value: float) -> str:
     if kind is CriterionKind.THROUGHPUT:
         return f"{value:,.1f} useful tokens a second"
     return show_bytes(round(value))
+
+
+def overruled(values: Values, workers: Sequence[str]) -> str:
+    """Whose values were read without the worker's offset, and how large that is. ``workers`` are parallel."""
+    offsets = {workers[int(k)]: float(values.offsets[k]) for k in np.flatnonzero(values.overruled)}
+    said = []
+    for worker, offset in sorted(offsets.items()):
+        more = "more" if offset * worse(values.kind) > 0 else "less"
+        said.append(f"{worker} measures {amount(values.kind, abs(offset))} {more}")
+    return f"At the same states {' and '.join(said)} than is usual; such values are counted without that."
 
 
 def drift(line: Line, values: Values, climb: Drift) -> str:

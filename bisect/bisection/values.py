@@ -21,6 +21,9 @@ from bisection.worker_effect import worker_effect
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+#: Standard errors from which an offset is clear enough to overrule a verdict.
+CLEAR = 3.0
+
 
 def worse(kind: CriterionKind) -> float:
     """The sign of a change of the metric for the worse: more bytes, fewer tokens a second."""
@@ -32,7 +35,8 @@ class Values:
     """All parallel, in order of arrival. A distance is positive on the bad side, NaN without a value."""
 
     groups: NDArray[np.int64]
-    bad: Bools  #: by the plain verdict
+    bad: Bools  #: by the verdict; where the worker's offset is clear, by what is left of the value without it
+    overruled: Bools  #: whether that is another side than the verdict's
     distances: Floats  #: from the limit, without the worker's offset
     offsets: Floats  #: of the worker, which was subtracted
     doubt: Floats  #: variance of that offset
@@ -56,10 +60,15 @@ class Values:
         known = np.abs(distances[np.isfinite(distances)])
         guess = PRIOR_SCALE * float(np.median(known)) if len(known) else 0.0
         effect = worker_effect(distances, groups, np.array([names[item.worker] for item in seen]), guess)
+        verdicts = np.array([item.bad for item in seen], dtype=bool)
+        left, doubt = distances - effect.offsets, CLEAR * np.sqrt(effect.variances)
+        clear = (np.abs(effect.offsets) > doubt) & (np.abs(left) > doubt)
+        bad = np.where(clear, left > 0, verdicts)
         return cls(
             groups=groups,
-            bad=np.array([item.bad for item in seen], dtype=bool),
-            distances=distances - effect.offsets,
+            bad=bad,
+            overruled=bad != verdicts,
+            distances=left,
             offsets=effect.offsets,
             doubt=effect.variances,
             kind=kind,
@@ -71,7 +80,7 @@ class Values:
         return self.limit + worse(self.kind) * distance
 
     def sureness(self, believed_bad: Bools) -> Floats:
-        """(n,) how surely each observation was on the bad side: its plain verdict where no value tells more.
+        """(n,) how surely each observation was on the bad side: its verdict where no value tells more.
 
         ``believed_bad`` says which of them belong to bad states.
         """

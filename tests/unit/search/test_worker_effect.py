@@ -8,12 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisection.criteria import CriterionKind
+from bisection.evidence import Evidence, Observation, StateEvidence
 from bisection.ledger import LedgerEntry, Trial
 from bisection.measurement import Measurement
 from bisection.search import Search
+from bisection.value_words import overruled
+from bisection.values import Values
 from bisection.worker_effect import worker_effect
 from memory_models.breakdown import GIB
 from tests.unit.search.drawn_lines import DrawnLine, drive, hash_of, peak_of
+from tests.unit.search.drawn_values import DrawnValues, steps_at
 
 
 def effect_of(*rows: tuple[float, int, int], guess: float = 2.5) -> tuple[np.ndarray, np.ndarray]:
@@ -123,6 +127,64 @@ def test_with_the_offsets_fewer_trials_find_the_culprit_behind_a_slow_node(
     with_offsets = trials()
     monkeypatch.setattr("bisection.worker_effect.RATIO_WEIGHTS", np.array([1.0, 0, 0, 0, 0, 0]))
     assert with_offsets < trials()
+
+
+@pytest.mark.parametrize("kind", [CriterionKind.PEAK_MEMORY, CriterionKind.THROUGHPUT])
+def test_a_node_on_which_every_state_fails_confirms_the_parent_all_the_same(kind: CriterionKind) -> None:
+    class Half(DrawnValues):
+        """One of two workers measures six GiB more, or as much less of a throughput."""
+
+        def run(self, trial: Trial, worker: str = "worker-0") -> Measurement:
+            values, self.values = (
+                self.values,
+                [
+                    value + (worker == "worker-1") * (6 if kind is CriterionKind.PEAK_MEMORY else -6)
+                    for value in self.values
+                ],
+            )
+            measurement = super().run(trial, worker)
+            self.values = values
+            return measurement
+
+    rise = 10 if kind is CriterionKind.PEAK_MEMORY else -10
+    line = Half(steps_at(41, (17, rise)), 60 + rise / 2, kind=kind, noise=0.1)
+    finding, ledger = drive(line, line.specification(parallel=2, workers=2))
+    assert finding.commits == (hash_of(17),)
+    assert len(ledger) <= 25
+
+
+def values_of_a_slow_node(kind: CriterionKind) -> tuple[Values, Evidence]:
+    """Six good states that two workers measured, one of which measures too much for the limit."""
+    worse = -1 if kind is CriterionKind.THROUGHPUT else 1
+    observations = tuple(
+        Observation(
+            group=g, bad=slow, worker=f"worker-{slow:d}", value=100 + worse * (8 * slow - 5), limit=100
+        )
+        for g in range(6)
+        for slow in (False, True)
+    )
+    states: dict[int, StateEvidence] = {}
+    for item in observations:
+        states.setdefault(item.group, StateEvidence()).count(item.worker, bad=item.bad)
+    evidence = Evidence(states=states, observations=observations, signature="", anchored=True)
+    return Values.of(kind, observations), evidence
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [(CriterionKind.PEAK_MEMORY, "more"), (CriterionKind.THROUGHPUT, "less")]
+)
+def test_where_an_offset_is_clear_what_is_left_decides_and_that_is_told(
+    kind: CriterionKind, more: str
+) -> None:
+    values, evidence = values_of_a_slow_node(kind)
+    assert not values.bad.any()
+    assert values.overruled.tolist() == [False, True] * 6
+    counted = evidence.with_sides(values.bad.tolist())
+    assert (counted.of(3).passes, counted.of(3).failures) == (2, 0)
+    assert counted.of(3).passing_workers == {"worker-0", "worker-1"}
+    said = overruled(values, [item.worker for item in evidence.observations])
+    assert "worker-1 measures" in said
+    assert f"{more} than is usual" in said
 
 
 def test_a_search_with_one_worker_believes_the_same_whatever_the_worker_is_called() -> None:
