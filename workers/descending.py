@@ -117,7 +117,9 @@ def _change(reader: StateReader, level: Level, step: str) -> Change:
 def _commit_at(reader: StateReader, state: State, path: str) -> Commit:
     commit = reader.commit(state, path)
     assert commit is not None  # the state was measured with it
-    return reader.mirror(path).read_back(commit, 0)[0]
+    mirror = reader.mirror(path)
+    mirror.require(commit)
+    return mirror.read_back(commit, 0)[0]
 
 
 def _reversed_factors(reader: StateReader, level: Level, finding: Finding) -> Level:
@@ -221,7 +223,9 @@ def _states(
 def _wider(reader: StateReader, profile: Profile, level: Level, finding: Finding) -> Level | None:
     """The same range from an older good end on: as many commits further back as it has."""
     commits = level.range.commits
-    older = reader.mirror("").read_back(
+    mirror = reader.mirror("")
+    mirror.require(level.range.good.hash)
+    older = mirror.read_back(
         level.range.good.hash, len(commits) - 1, profile.relevant_paths, profile.environment_paths
     )
     if len(older) < 2:

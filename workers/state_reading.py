@@ -129,6 +129,11 @@ class StateReader:
         ``before`` and ``after`` are commits of that repository, for their names and parents.
         """
         old, new = self.commit(good, path), self.commit(bad, path)
+        # Another host may have made the level: here nothing of it need be fetched yet.
+        for at, commits in (("", (good.commit, bad.commit)), (path, (old, new))):
+            for commit in commits:
+                if commit is not None:
+                    self.mirror(at).require(commit)
         factors: list[Factor] = []
         lock, inseparable = self._lock_factor(good, bad) if not path else (None, False)
         if lock is not None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, Profile
+from bisection.adapters.mirror import Mirror
 from bisection.commits import State
 from bisection.openings import Change, FactorKind, PackageMove
 from tests.repository_scene import RepositoryScene
@@ -57,17 +58,17 @@ class Pinned:
             "launch": [{"command": ["{python}", "train.py"]}],
             **changes,
         }
-        reader = StateReader(
+        # Nothing is fetched beforehand: what is not there yet must be asked for.
+        return StateReader(
             self.folder / "host", Catalogue(self.folder / "catalogue"), Profile.model_validate(row)
         )
-        for path in ("", LIBRARY, KERNEL):
-            reader.mirror(path).fetch()
-        return reader
 
     def change(self, after: str, path: str = "", **profile: Any) -> Change:
         """From the first commit to another one of the training repository."""
+        other_host = Mirror(self.folder / "other.git", self.training.url)
+        other_host.fetch()
+        commits = [other_host.read_back(commit, 0)[0] for commit in (self.a, after)]
         reader = self.reader(**profile)
-        commits = [reader.mirror("").read_back(commit, 0)[0] for commit in (self.a, after)]
         return reader.change(State(commit=self.a), State(commit=after), path, commits[0], commits[1])
 
 
