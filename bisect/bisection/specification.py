@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from bisection.commits import Commit, CommitRange
@@ -61,7 +62,7 @@ class BisectionSpec:
         if not 0.5 < self.confidence < 1:
             raise ValueError("confidence must lie between 0.5 and 1")
 
-    @property
+    @cached_property
     def levels(self) -> tuple[Level, ...]:
         """All levels, level 0 first."""
         return (self.first or Level.plain(self.range), *self.opened)
