@@ -125,7 +125,15 @@ def _core_attention(job: HasMicroBatch, heads: int, width: int) -> Iterator[Kept
             )
     needed_by_kernel = job.attention is not Backend.UNFUSED
     output = a * tokens * width
-    yield Kept(D, "attention output", "a*N*nh*d/t", output, "", not needed_by_kernel, "attn_proj")
+    yield Kept(
+        D,
+        "attention output",
+        "a*N*nh*d/t",
+        output,
+        for_weight=not needed_by_kernel,
+        offload="attn_proj",
+        spent=not needed_by_kernel,
+    )
 
 
 def _latent_attention(job: HasMicroBatch, shape: LatentAttentionShape) -> Iterator[Kept]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from memory_models import loss
+from memory_models import loss, unfused_backward
 from memory_models.breakdown import Category, Component
 from memory_models.choices import HasMicroBatch, MicroBatch
 from memory_models.chunks import ChunkActivations, chunk_activations
 from memory_models.graph_pools import captured_names, pooled_bytes
-from memory_models.job import CrossEntropy
+from memory_models.job import CrossEntropy, Implementation
 from memory_models.pipeline import Flight
 from memory_models.placement import Place
 from memory_models.runtime import working_parts
@@ -34,9 +34,9 @@ class Moment:
     name: str
     #: micro-batches, and what each of them keeps; one entry a virtual chunk
     waiting: tuple[tuple[int, Bundle], ...]
-    leaving: int = 0  #: the entry of waiting of which a micro-batch is given back
-    gone: Bundle = NOTHING  #: of that micro-batch, used up already
-    replay: Bundle = NOTHING  #: computed again
+    leaving: int = 0  #: the entry of waiting of which a micro-batch is being made or given back
+    gone: Bundle = NOTHING  #: of that micro-batch, not made yet or used up already
+    replay: Bundle = NOTHING  #: computed again, or kept from the loss to its backward
     passing: Bundle = NOTHING  #: alive within one operation, layer or phase only
 
     @property
@@ -140,7 +140,13 @@ def _moments(
     """The moments around one point of the pipeline schedule."""
     waiting = tuple((count, chunk.kept) for count, chunk in zip(flight.waiting, activations, strict=True))
     entering, leaving = activations[flight.forward], activations[flight.backward]
-    yield Moment(name="layer forward", waiting=waiting, passing=entering.forward)
+    yield Moment(
+        name="layer forward",
+        waiting=waiting,
+        leaving=flight.forward,
+        gone=entering.unreached,
+        passing=entering.forward + entering.locals,
+    )
     if entering.merge is not NOTHING:
         others = [
             (count - (index == flight.forward), bundle) for index, (count, bundle) in enumerate(waiting)
@@ -150,7 +156,14 @@ def _moments(
     deferred = NOTHING
     if chunks[flight.backward].last:
         deferred = _deferred_gradients(job)
-        yield Moment(name="loss", waiting=waiting, passing=_logits(job) + deferred)
+        if job.implementation is Implementation.UNFUSED:
+            kept = Bundle.of(*unfused_backward.loss_kept(job))
+            logits = Bundle.of(*unfused_backward.loss_forward(job)) + leaving.locals
+            yield Moment(name="loss", waiting=waiting, replay=kept, passing=logits)
+            gradients = Bundle.of(*unfused_backward.loss_gradients(job)) + deferred
+            yield Moment(name="loss", waiting=waiting, replay=kept, passing=gradients)
+        else:
+            yield Moment(name="loss", waiting=waiting, passing=_logits(job) + deferred)
     for half in leaving.backward:
         yield Moment(
             name=half.name,
@@ -175,7 +188,7 @@ def _moments(
             name="vision backward",
             waiting=waiting,
             leaving=flight.backward,
-            gone=leaving.decoder,
+            gone=leaving.decoder + leaving.tower_used,
             passing=leaving.tower + deferred,
         )
 

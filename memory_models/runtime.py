@@ -59,7 +59,8 @@ def attention_buffer(job: HasMicroBatch) -> tuple[Part, ...]:
     return (
         Part(
             component=Component.DECODER,
-            category=Category.TEMPORARY,
+            # Made in forward, and there in backward: the probe cannot tell it from what is kept.
+            category=Category.ACTIVATIONS,
             tensor="attention input buffer",
             formula="a*b*nh*s^2/t",
             bytes=attention_buffer_bytes(job),

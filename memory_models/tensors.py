@@ -41,7 +41,8 @@ class Kept:
     ``module`` is the selective-recompute module that drops it, if any. ``for_weight`` is True
     where only the gradient of a weight of its own component needs it, so that it goes when
     that component is frozen. ``offload`` is the module whose input it is, by the name that
-    fine-grained offloading gives it.
+    fine-grained offloading gives it. ``spent`` is True where backward has used it up before its
+    half of the layer is at its widest, ``lasting`` where it stays when that half's backward is over.
     """
 
     component: Component
@@ -51,6 +52,8 @@ class Kept:
     module: str = ""
     for_weight: bool = False
     offload: str = ""
+    spent: bool = False
+    lasting: bool = False
 
     def part(self, category: Category, count: int = 1) -> Part:
         """This tensor as part of an estimate, ``count`` micro-batches of it."""

@@ -1,22 +1,25 @@
 """What megatron-core's local modules keep without fused kernels: the run of a CPU.
 
-Attention with a tensor of s x s probabilities, torch's own norms, SequentialMLP experts, and
-the Hugging Face vision tower of Bridge 0.3.1. Every term names the saved tensor that it
-counts; they were listed one by one with autograd's saved-tensor hooks on megatron-core 0.16.1
-and Megatron Bridge 0.3.1. Certainty A for those versions, on a CPU.
+Attention with a tensor of s x s probabilities, torch's own norms, SequentialMLP experts. Every
+term names the tensor that it counts, and stands for storages that the probe listed by module and
+operation on megatron-core 0.16.1 and Megatron Bridge 0.3.1; the tests hold the table. Certainty A for
+those versions, on a CPU. What passes in backward is unfused_backward.py, the vision tower
+unfused_vision.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from memory_models.breakdown import Component
 from memory_models.choices import HasMicroBatch
 from memory_models.experts import routed_rows
-from memory_models.shapes import Activation, AttentionShape, FeedForward, Layer, Mixer, Norm, VisionShape
+from memory_models.job import Granularity
+from memory_models.shapes import Activation, AttentionShape, FeedForward, Layer, Mixer, Norm
 from memory_models.tensors import Kept
 
-D, E = Component.DECODER, Component.EXPERTS
+D, E, L = Component.DECODER, Component.EXPERTS, Component.EMBEDDING_AND_LOSS
 
 
 def mixer_tensors(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
@@ -29,21 +32,40 @@ def mixer_tensors(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
 def feed_forward_tensors(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
     """What the feed-forward half of a layer keeps for one micro-batch."""
     if layer.feed_forward is FeedForward.EXPERTS:
-        return (*_norm(job, "feed-forward"), *_experts(job))
+        # The router keeps its input whether or not it learns, and as the input of
+        # recomputed experts it stays reachable from the routing that the dispatcher holds.
+        held = job.recompute.drops("moe")
+        return (*_norm(job, "feed-forward", for_weight=False, lasting=held), *_experts(job))
     if layer.feed_forward is FeedForward.DENSE:
-        return (*_norm(job, "feed-forward"), *_dense(job))
+        return (*_norm(job, "feed-forward", for_weight=not job.recompute.drops("mlp")), *_dense(job))
     return ()
 
 
-def _norm(job: HasMicroBatch, part: str) -> Iterator[Kept]:
-    """The residual stream, what torch's norm keeps beside it, and what the next matrix product reads."""
-    a, n, hidden = job.precision.activation_bytes, job.residual_tokens, job.text.hidden_size
-    yield Kept(D, f"{part} residual", "a*n*h", a * n * hidden)
+def stream_bytes(job: HasMicroBatch) -> int:
+    """The residual stream of a micro-batch (a*n*h)."""
+    return job.precision.activation_bytes * job.residual_tokens * job.text.hidden_size
+
+
+def _norm(job: HasMicroBatch, part: str, *, for_weight: bool = True, lasting: bool = False) -> Iterator[Kept]:
+    """The residual stream, what torch's norm keeps beside it, and what the next module reads.
+
+    torch's RMSNorm is composed, in float: it keeps the stream, which is a copy where that is not in
+    float itself, and the normalised stream before its weight.
+    """
+    a, width = job.precision.activation_bytes, job.residual_tokens * job.text.hidden_size
     if job.text.norm is Norm.RMS:
-        # torch's RMSNorm is composed: it keeps the normalised stream before its weight.
-        yield Kept(D, f"{part} normalised stream", "a*n*h", a * n * hidden, "", True)
-    yield Kept(D, f"{part} norm output", "a*n*h", a * n * hidden, "layernorm", part == "mixer")
-    yield Kept(D, f"{part} norm statistics", "4*n", 4 * n)
+        yield Kept(D, f"{part} residual", "4*n*h", 4 * width)
+        yield Kept(D, f"{part} normalised stream", "4*n*h", 4 * width, "layernorm", True)
+    else:
+        yield Kept(D, f"{part} residual", "a*n*h", a * width)
+    yield Kept(D, f"{part} norm output", "a*n*h", a * width, "layernorm", for_weight, lasting=lasting)
+    statistics = 4 if job.text.norm is Norm.RMS else 8
+    yield Kept(D, f"{part} norm statistics", f"{statistics}*n", statistics * job.residual_tokens, "layernorm")
+
+
+def in_float(job: HasMicroBatch) -> bool:
+    """Whether the softmax works on a float copy of its scores."""
+    return job.softmax_in_float and job.precision.activation_bytes < 4
 
 
 def scores_bytes(job: HasMicroBatch, width: int) -> int:
@@ -52,38 +74,52 @@ def scores_bytes(job: HasMicroBatch, width: int) -> int:
     return width * pairs * (job.text.attention.heads // job.layout.tensor)
 
 
+def head_bytes(job: HasMicroBatch) -> int:
+    """A tensor as wide as the query (a*N*nh*d/t)."""
+    assert isinstance(job.text.attention, AttentionShape)
+    return job.precision.activation_bytes * job.tokens * job.text.attention.query_size // job.layout.tensor
+
+
 def _attention(job: HasMicroBatch, shape: AttentionShape) -> Iterator[Kept]:
     a, tokens, tensor = job.precision.activation_bytes, job.tokens, job.layout.tensor
     query, key = shape.query_size // tensor, max(shape.key_size // tensor, shape.head_size)
-    repeated = shape.heads > shape.groups
-    yield Kept(D, "joint query, key and value", "a*N*(nh+2nkv)*d/t", a * tokens * (query + 2 * key))
+    repeated, recomputed = query > key, job.recompute.drops("core_attn")
+    # Norms read float copies then, and repeated values are copies too.
+    if a == 4 or not shape.qk_norm or not repeated or recomputed:
+        yield Kept(D, "joint query, key and value", "a*N*(nh+2nkv)*d/t", a * tokens * (query + 2 * key))
     if shape.qk_norm:
-        if repeated:
+        if a < 4:
+            yield Kept(D, "query and key in float", "4*N*(nh+nkv)*d/t", 4 * tokens * (query + key))
+        elif repeated and key > shape.head_size:  # each group's queries are apart in the joint tensor
             yield Kept(D, "query before its norm, copied", "a*N*nh*d/t", a * tokens * query)
-        normalised = a * tokens * (query + key)
-        yield Kept(D, "normalised query and key", "a*N*(nh+nkv)*d/t", normalised, "", True)
+        yield Kept(D, "normalised query", "4*N*nh*d/t", 4 * tokens * query, "", True)
+        yield Kept(D, "normalised key", "4*N*nkv*d/t", 4 * tokens * key, "", True)
         heads = (query + key) // shape.head_size
         yield Kept(D, "query and key norm statistics", "4*N*(nh+nkv)/t", 4 * tokens * heads)
     yield Kept(D, "cosines and sines", "4*a*N*d", 4 * a * tokens * shape.head_size)
     yield Kept(D, "rotated query", "a*N*nh*d/t", a * tokens * query)
-    recomputed = job.recompute.drops("core_attn")
     if recomputed or not repeated:
         yield Kept(D, "rotated key", "a*N*nkv*d/t", a * tokens * key)
     if repeated:
         yield Kept(D, "repeated key", "a*N*nh*d/t", a * tokens * query, "core_attn")
-        yield Kept(D, "repeated value", "a*N*nh*d/t", a * tokens * query, "core_attn")
-    width = a if a == 4 or not job.softmax_in_float else 4 + a
-    yield Kept(D, "attention probabilities", "a*b*nh*s^2/t", scores_bytes(job, width), "core_attn")
+        yield Kept(D, "repeated value", "a*N*nh*d/t", a * tokens * query, "core_attn", spent=True)
+    floats = in_float(job)
+    width = 4 if floats else a
+    scores = scores_bytes(job, width)
+    yield Kept(D, "attention probabilities", f"{width}*b*nh*s^2/t", scores, "core_attn", spent=not floats)
+    if floats:
+        # The softmax keeps its output, and the product with the values the narrow copy that it reads.
+        copy = scores_bytes(job, a)
+        yield Kept(D, "attention probabilities, narrow copy", "a*b*nh*s^2/t", copy, "core_attn", spent=True)
     yield Kept(D, "attention mask", "s^2", job.batch.sequence_length**2, "core_attn")
-    yield Kept(D, "attention output", "a*N*nh*d/t", a * tokens * query, "", True)
+    yield Kept(D, "attention output", "a*N*nh*d/t", a * tokens * query, "", True, spent=True)
 
 
 def _activation_tensors(
-    job: HasMicroBatch, component: Component, elements: int, module: str
+    job: HasMicroBatch, component: Component, elements: int, module: str, name: str
 ) -> Iterator[Kept]:
     """The first product's output and the second's input; unfused, every step between them too."""
     a, gated = job.precision.activation_bytes, job.text.activation.gated
-    name = "expert" if component is E else "feed-forward"
     inner = 1 + gated
     yield Kept(component, f"{name} fc1 output", f"{inner}*a*R*f", a * inner * elements, module)
     yield Kept(component, f"{name} activation", "a*R*f", a * elements, module, True)
@@ -96,28 +132,63 @@ def _activation_tensors(
         yield Kept(component, f"{name} product before its probability", "a*R*f", a * elements, module)
 
 
+def dense_elements(job: HasMicroBatch) -> int:
+    """Elements of the inner tensor of a dense feed-forward part (N*ffn/t)."""
+    return job.tokens * job.text.feed_forward_size // job.layout.tensor
+
+
 def _dense(job: HasMicroBatch) -> Iterator[Kept]:
-    yield from _activation_tensors(
-        job, D, job.tokens * job.text.feed_forward_size // job.layout.tensor, "mlp"
-    )
+    yield from _activation_tensors(job, D, dense_elements(job), "mlp", "feed-forward")
 
 
 def _experts(job: HasMicroBatch) -> Iterator[Kept]:
     experts = job.text.experts
     assert experts is not None
     a, n, rows = job.precision.activation_bytes, job.residual_tokens, routed_rows(job)
-    yield Kept(E, "router scores and probabilities", "8*n*E", 8 * n * experts.count, "moe")
-    yield Kept(E, "routing map", "n*E", n * experts.count, "moe")
-    yield Kept(E, "chosen experts", "20*n*k", 20 * n * experts.top_k, "moe")
-    yield Kept(E, "row indices", "8*R", 8 * rows, "moe")
+    count, chosen = n * experts.count, n * experts.top_k
+    yield Kept(E, "scores of the auxiliary loss", "4*n*E", 4 * count, "moe")
+    yield Kept(E, "probabilities of the chosen", "4*n*k", 4 * chosen, "moe")
+    yield Kept(E, "chosen experts", "8*n*k", 8 * chosen, "moe")
+    # The dispatcher keeps these three until the next forward pass, recomputed or not.
+    yield Kept(E, "router probabilities", "4*n*E", 4 * count, lasting=True)
+    yield Kept(E, "routing map", "n*E", count, lasting=True)
+    yield Kept(E, "row indices", "8*n*k", 8 * chosen, lasting=True)
+    yield Kept(E, "probabilities and map by expert", "5*n*E", 5 * count, "moe")
     yield Kept(E, "routed input", "a*R*h", a * rows * job.text.hidden_size, "moe", True)
     yield Kept(E, "routed probabilities", "4*R", 4 * rows, "moe")
-    yield from _activation_tensors(job, E, rows * experts.size // job.layout.expert_tensor, "moe")
+    yield from _activation_tensors(job, E, rows * experts.size // job.layout.expert_tensor, "moe", "expert")
     if experts.shared_size:
-        shared = job.tokens * experts.shared_size // job.layout.tensor
-        inner = 1 + job.text.activation.gated
-        yield Kept(E, "shared expert fc1 output", f"{inner}*a*N*fs/t", inner * a * shared, "shared_experts")
-        yield Kept(E, "shared expert activation", "a*N*fs/t", a * shared, "shared_experts", True)
+        elements = job.tokens * experts.shared_size // job.layout.tensor
+        yield from _activation_tensors(job, E, elements, "shared_experts", "shared expert")
+
+
+def first_residual(job: HasMicroBatch, residual: Kept) -> Kept:
+    """The first layer's residual is no layer's output but what words and images were joined to.
+
+    With sequence parallelism it is a slice of that, and keeps the whole. The norm's float copy is its own.
+    """
+    if job.precision.activation_bytes < 4 and residual.tensor != "checkpoint input":
+        return residual
+    size = job.precision.activation_bytes * job.batch.sequence_length * job.batch.micro * job.text.hidden_size
+    return replace(residual, component=L, tensor="embedded tokens", formula="a*s*b*h", bytes=size)
+
+
+def rotary_angles(job: HasMicroBatch) -> Kept:
+    """An input of every group of recomputed layers, and one tensor for all of them."""
+    assert isinstance(job.text.attention, AttentionShape)
+    tokens = job.batch.sequence_length * job.batch.micro
+    return Kept(D, "rotary angles", "4*s*b*d", 4 * tokens * job.text.attention.head_size)
+
+
+def embedding_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
+    """What the embedding's own gradient needs."""
+    tokens = job.batch.sequence_length * job.batch.micro
+    return (Kept(L, "token ids", "8*s*b", 8 * tokens, "", True),)
+
+
+def output_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
+    """What the final norm and the output layer keep until their backward."""
+    return tuple(_norm(job, "final"))
 
 
 def attention_buffer_bytes(job: HasMicroBatch) -> int:
@@ -126,84 +197,23 @@ def attention_buffer_bytes(job: HasMicroBatch) -> int:
 
 
 def forward_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
-    """Alive within a layer's forward only: the scores before their softmax."""
-    width = 4 if job.softmax_in_float else job.precision.activation_bytes
-    return (Kept(D, "attention scores", "a*b*nh*s^2/t", scores_bytes(job, width)),)
+    """Alive within a layer's forward only, at its widest, the attention.
 
-
-def mixer_gradients(job: HasMicroBatch) -> tuple[Kept, ...]:
-    """Gradients of probabilities, of scores and of scores before their mask; and of the streams."""
-    a = job.precision.activation_bytes
-    # In float the 16-bit gradient is gone when the second float one is made.
-    width = 8 if job.softmax_in_float and a < 4 else 3 * a
-    stream = a * job.residual_tokens * job.text.hidden_size
-    return (
-        Kept(D, "gradients of probabilities and scores", "3*a*b*nh*s^2/t", scores_bytes(job, width)),
-        Kept(D, "gradients of streams", "5*a*n*h", 5 * stream),
-    )
-
-
-def feed_forward_gradients(job: HasMicroBatch, layer: Layer) -> tuple[Kept, ...]:
-    """Gradients in the feed-forward half: of the rows, and of one expert's or the dense inner tensors."""
-    a, hidden = job.precision.activation_bytes, job.text.hidden_size
-    stream = 3 * a * job.residual_tokens * hidden
-    inner = 1 + job.text.activation.gated
-    if layer.feed_forward is FeedForward.EXPERTS:
-        experts = job.text.experts
-        assert experts is not None
-        rows = routed_rows(job)
-        local = max(1, experts.count // job.layout.expert)
-        one = rows * experts.size // job.layout.expert_tensor * (1 + inner) // local
-        return (
-            Kept(
-                E,
-                "gradients of an expert layer",
-                "3*a*n*h+2*a*R*h+one expert",
-                stream + a * (2 * rows * hidden + one),
-            ),
-        )
-    width = job.tokens * job.text.feed_forward_size // job.layout.tensor
-    return (Kept(D, "gradients of a dense layer", "3*a*n*h+(1+2)*a*N*ffn", stream + a * (1 + inner) * width),)
-
-
-def vision_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
-    """What the Hugging Face tower and its mergers keep for one micro-batch."""
-    return (*_tower(job, vision), *_mergers(job, vision))
-
-
-def _tower(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
-    if job.frozen.vision or not job.patches:
-        return
-    v, depth = Component.VISION, vision.depth
-    a, patches, hidden = job.precision.activation_bytes, job.patches, vision.hidden_size
-    stream = a * patches * hidden
-    inner = a * patches * vision.feed_forward_size
-    yield Kept(v, "patch input", "a*P*in*T*p^2", a * patches * vision.patch_elements, "", True)
-    yield Kept(v, "vision residuals", "(2L+1)*a*P*vh", (2 * depth + 1) * stream)
-    yield Kept(v, "vision norm outputs", "2L*a*P*vh", 2 * depth * stream, "", True)
-    yield Kept(v, "vision qkv", "3L*a*P*vh", 3 * depth * stream)
-    yield Kept(v, "vision rotated query and key", "2L*a*P*vh", 2 * depth * stream)
-    yield Kept(v, "vision attention outputs of pictures", "L*a*P*vh", depth * stream)
-    yield Kept(v, "vision attention output, joined", "L*a*P*vh", depth * stream, "", True)
-    yield Kept(v, "vision log-sum-exp", "4*L*P*heads", 4 * depth * patches * vision.heads)
-    yield Kept(v, "vision fc1 output", "L*a*P*vf", depth * inner)
-    yield Kept(v, "vision activation", "L*a*P*vf", depth * inner, "", True)
-    yield Kept(v, "vision norm statistics", "16*L*P", 16 * depth * patches)
-    yield Kept(v, "vision cosines and sines", "2*4*P*vh/heads", 8 * patches * hidden // vision.heads)
-    yield Kept(v, "positions and their weights", "48*P", 48 * patches)
-
-
-def _mergers(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
-    if not job.patches or (job.frozen.vision and job.frozen.projector):
-        return
-    j, count = Component.PROJECTOR, 1 + vision.deepstack
-    stream = job.precision.activation_bytes * job.patches * vision.hidden_size
-    if job.frozen.vision:
-        # No block keeps it then; it is still the tower's output.
-        yield Kept(Component.VISION, "merger input", "(1+nds)*a*P*vh", count * stream)
-    yield Kept(j, "merger norm output", "(1+nds)*a*P*vh", count * stream, "", True)
-    yield Kept(j, "merger fc1 output", "(1+nds)*a*P*vh", count * stream)
-    yield Kept(j, "merger activation", "(1+nds)*a*P*vh", count * stream, "", True)
-    yield Kept(
-        j, "merger norm statistics", "8*(P+nds*P/4)", 8 * (job.patches + vision.deepstack * job.patches // 4)
-    )
+    The scores before their softmax and their float copy; the probabilities too where nothing keeps
+    them; and where norms keep float copies, what those were copied from.
+    """
+    shape = job.text.attention
+    assert isinstance(shape, AttentionShape)
+    a, floats = job.precision.activation_bytes, in_float(job)
+    width = a + 4 * floats
+    passing = [Kept(D, "attention scores", f"{width}*b*nh*s^2/t", scores_bytes(job, width))]
+    if job.recompute.drops("core_attn") or job.recompute.granularity is Granularity.FULL:
+        name, formula = "attention probabilities, to be made again", f"{width}*b*nh*s^2/t"
+        passing.append(Kept(D, name, formula, scores_bytes(job, width)))
+    if a < 4:
+        query = shape.query_size // job.layout.tensor
+        key = max(shape.key_size // job.layout.tensor, shape.head_size)
+        size = a * job.tokens * (2 * query + 3 * key)
+        passing.append(Kept(D, "joint tensor, normalised query and key", "a*N*(2nh+3nkv)*d/t", size))
+        passing.append(Kept(D, "residual that the norm copied", "a*n*h", stream_bytes(job)))
+    return tuple(passing)

@@ -1,0 +1,98 @@
+"""The Hugging Face vision tower of Bridge 0.3.1 and its mergers: what a CPU keeps of them.
+
+Whole on every tensor-parallel rank, and no recompute reaches them. Every term names the tensor that it
+counts; certainty as in unfused.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memory_models.breakdown import Component
+from memory_models.choices import HasMicroBatch
+from memory_models.shapes import VisionShape
+from memory_models.tensors import Kept
+
+V, J = Component.VISION, Component.PROJECTOR
+
+
+def vision_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
+    """What the tower and its mergers keep for one micro-batch, less what only frozen weights need."""
+    if not job.patches:
+        return ()
+    mergers = (tensor for tensor in _mergers(job, vision) if not (job.frozen.projector and tensor.for_weight))
+    return (*_tower(job, vision), *mergers)
+
+
+def _tower(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
+    if job.frozen.vision:
+        return
+    depth, a, patches, hidden = vision.depth, job.precision.activation_bytes, job.patches, vision.hidden_size
+    stream = a * patches * hidden
+    inner = a * patches * vision.feed_forward_size
+    yield Kept(V, "patch input", "a*P*in*T*p^2", a * patches * vision.patch_elements, "", True)
+    yield Kept(V, "vision residuals", "(2L+1)*a*P*vh", (2 * depth + 1) * stream)
+    yield Kept(V, "vision norm outputs", "2L*a*P*vh", 2 * depth * stream, "", True)
+    yield Kept(V, "vision norm statistics", "4*a*L*P", 4 * a * depth * patches)
+    yield Kept(V, "vision qkv", "3L*a*P*vh", 3 * depth * stream)
+    yield Kept(V, "vision rotated query and key", "2L*a*P*vh", 2 * depth * stream)
+    yield Kept(V, "vision attention outputs of pictures", "L*a*P*vh", depth * stream)
+    yield Kept(V, "vision log-sum-exp", "4*L*P*heads", 4 * depth * patches * vision.heads)
+    yield Kept(V, "vision attention output, joined", "L*a*P*vh", depth * stream, "", True)
+    yield Kept(V, "vision fc1 output", "L*a*P*vf", depth * inner)
+    yield Kept(V, "vision activation", "L*a*P*vf", depth * inner, "", True)
+    # Each block rotates in float, with copies of its own where those at hand are narrower.
+    copies = 1 if a == 4 else depth
+    angles = 8 * copies * patches * hidden // vision.heads
+    yield Kept(V, "vision cosines and sines", f"{copies}*8*P*vh/heads", angles)
+    yield Kept(V, "positions and their weights", "(32+4a)*P", (32 + 4 * a) * patches)
+
+
+def _mergers(job: HasMicroBatch, vision: VisionShape) -> Iterator[Kept]:
+    if job.frozen.vision and job.frozen.projector:
+        return
+    count = 1 + vision.deepstack
+    stream = job.precision.activation_bytes * job.patches * vision.hidden_size
+    if job.frozen.vision:
+        # No block keeps it then; it is still the tower's output.
+        yield Kept(V, "merger input", "(1+nds)*a*P*vh", count * stream)
+    yield Kept(J, "merger norm output", "(1+nds)*a*P*vh", count * stream, "", True)
+    norms = job.patches + vision.deepstack * job.patches // vision.merge**2
+    yield Kept(J, "merger norm statistics", "2*a*(P+nds*P/4)", 2 * job.precision.activation_bytes * norms)
+    yield Kept(J, "merger fc1 output", "(1+nds)*a*P*vh", count * stream)
+    yield Kept(J, "merger activation", "(1+nds)*a*P*vh", count * stream, "", True)
+
+
+def forward_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
+    """What the model's forward holds until it ends: pixels that are not kept, and what came of them."""
+    if not job.patches:
+        return ()
+    a = job.precision.activation_bytes
+    found = []
+    if a < 4 or job.frozen.vision:
+        found.append(Kept(V, "pixels", "4*P*in*T*p^2", 4 * job.patches * vision.patch_elements))
+    tokens = (1 + vision.deepstack) * job.patches // vision.merge**2
+    found.append(Kept(J, "image embeddings", "(1+nds)*a*P/4*h", a * tokens * vision.output_size))
+    return tuple(found)
+
+
+def tower_used(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
+    """What the second product of a block's MLP has used up when its backward is at its widest."""
+    count = job.precision.activation_bytes * job.patches * vision.feed_forward_size
+    return (Kept(V, "vision activation", "a*P*vf", count),)
+
+
+def tower_gradients(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
+    """At the widest point of a block's backward: of the residual, of the activation and of fc1's output."""
+    if job.frozen.vision or not job.patches:
+        return ()
+    a, patches = job.precision.activation_bytes, job.patches
+    return (
+        Kept(V, "gradient of the vision residual", "a*P*vh", a * patches * vision.hidden_size),
+        Kept(
+            V,
+            "gradients of a vision activation and fc1 output",
+            "2*a*P*vf",
+            2 * a * patches * vision.feed_forward_size,
+        ),
+    )
