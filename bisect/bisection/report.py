@@ -190,7 +190,9 @@ def build_report(
     found = finding.kind is FindingKind.FOUND
     culprit = commits[0] if found else None
     parent = commit_in(shown.range, finding.parent) if found and finding.parent else None
-    history, effects = belief_histories(spec, ledger, {commit.hash for commit in commits})
+    accused = [commit.hash for commit in commits]
+    accused += [commit for level in finding.descent for commit in level.commits]
+    history, effects = belief_histories(spec, ledger, frozenset(accused))
     trials = tuple(
         replace(trial_row(shown, entry), changed=effects.get(entry.sequence, "")) for entry in ledger
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bisection.belief_history import MOST_COLUMNS, belief_histories
+from bisection.commits import Commit, CommitRange, State
 from bisection.credible import credible_groups
-from bisection.finding import FindingKind
+from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
+from bisection.levels import Level, LevelKind
 from bisection.measurement import Measurement, Outcome
 from bisection.rendering.belief_scale import spans
 from bisection.report_parts import BeliefHistory
@@ -89,6 +92,35 @@ def test_the_darkest_place_of_a_long_range_is_where_the_culprit_lies() -> None:
     assert history.rows[-1].suspects == 1
     darkest = max(spans(history, history.rows[-1]), key=lambda span: span.shade)
     assert darkest.first <= 250 <= darkest.last <= darkest.first + 4
+
+
+def test_each_level_has_its_history_and_a_shared_corner_is_told_once() -> None:
+    pinned = DrawnLine(drawing="....X..")
+    parent, bump = (Commit(hash=hash_of(900 + n), tree_key=f"bump {n}") for n in range(2))
+    states = [State(commit=bump.hash, pins=(("core", hash_of(n)),)) for n in range(6)]
+    level = Level(
+        kind=LevelKind.PIN,
+        range=pinned.commits(),
+        states=(*states, State(commit=bump.hash)),
+        path="core",
+        title="core from 0 to 6",
+        opened_by=Finding(kind=FindingKind.FOUND, commits=(bump.hash,), parent=parent.hash),
+    )
+    outer = replace(pinned.specification(), range=CommitRange(commits=(parent, bump)))
+    spec = outer.with_level(level)
+    search = Search(spec)
+    plan = [State(commit=bump.hash), State(commit=parent.hash), *(states[n] for n in (0, 3, 4))]
+    for number, state in enumerate(plan):
+        position = level.states.index(state) if state in level.states else 0
+        measured = pinned.run(Trial(state=State(commit=hash_of(position)), attempt=1, purpose=Purpose.SEARCH))
+        trial = Trial(state=state, attempt=1, purpose=Purpose.SEARCH)
+        search.record(LedgerEntry(sequence=number, trial=trial, measurement=measured.evolve(state=state)))
+    histories, effects = belief_histories(spec, search.ledger, {hash_of(4)})
+    assert [history.title for history in histories] == ["", "core from 0 to 6"]
+    assert [[row.sequence for row in history.rows] for history in histories] == [[0, 1], [0, 2, 3, 4]]
+    assert [history.named for history in histories] == [(1,), (4,)]
+    assert effects[0].startswith("The first failure")
+    assert sorted(effects) == [0, 1, 2, 3, 4]
 
 
 def test_the_credible_suspects_are_the_fewest_that_hold_the_share() -> None:
