@@ -32,10 +32,13 @@ from memory_models.reading import Reading, read_bridge_config
 from memory_models.remedies import Remedy, find_remedies
 from memory_models.shapes import ImageLoad
 from memory_models.upstream import upstream_at
+from workers.building import BuildHostError
 from workers.context import WorkerContext
 from workers.launching import PROBE_FOLDER, filled
 from workers.rank_files import parse_strictly
+from workers.requirement_lock import Unbuildable
 from workers.resolution import open_mirror
+from workers.state_reading import lock_at
 
 #: More would bury the few that changed something.
 _MOST_FILES = 50
@@ -138,10 +141,10 @@ def _with_lock(mirror: Mirror, profile: Profile, side: Side) -> Side:
     if not profile.environment.lock:
         return side
     try:
-        text = mirror.read_file(side.commit, profile.environment.lock)
-    except MirrorError:
-        return side  # the commit has no lock; the report shows the other side's
-    return replace(side, lock=text.decode(errors="replace"))
+        text = lock_at(mirror, side.commit, profile.environment.lock)
+    except (Unbuildable, BuildHostError):
+        text = None  # what cannot be read cannot be compared
+    return replace(side, lock=text or "")  # without one, the report shows the other side's
 
 
 def _git_evidence(mirror: Mirror, spec: BisectionSpec, finding: Finding) -> dict[str, Any]:

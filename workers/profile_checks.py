@@ -16,6 +16,7 @@ from bisection.commits import State
 from workers.environments import Environments, PreparedEnvironment
 from workers.host_checks import Check, Health, check_torch, guarded
 from workers.launching import plan_launch
+from workers.uv_lock import plain_lock
 from workers.workspaces import Workspace, Workspaces, mirror_of
 
 _FILE_LIMIT_BYTES = 2**20
@@ -63,10 +64,12 @@ def _in_workspace(
     made: list[PreparedEnvironment] = []
 
     def prepare() -> Check:
+        def read(path: str) -> str | None:
+            file = workspace.folder / path
+            return file.read_bytes()[:_FILE_LIMIT_BYTES].decode() if file.is_file() else None
+
         path = profile.environment.lock
-        text = None
-        if path is not None and (workspace.folder / path).is_file():
-            text = (workspace.folder / path).read_bytes()[:_FILE_LIMIT_BYTES].decode()
+        text = plain_lock(path, read) if path is not None else None
         prepared = Environments(root).prepare(profile.environment, text, {}, progress=progress)
         made.append(prepared)
         return Check(name="environment", health=Health.WELL, found=str(prepared.python))

@@ -14,9 +14,23 @@ from bisection.commits import Commit, State
 from bisection.levels import canonical, relevant_below
 from bisection.openings import ABSENT, Change, Factor, FactorKind, PackageMove
 from bisection.prior import is_code
+from workers.building import BuildHostError
 from workers.requirement_lock import Unbuildable, as_overrides, normalised, read_lock
+from workers.uv_lock import plain_lock
 from workers.wheels import versions_between
 from workers.workspaces import mirror_of
+
+
+def lock_at(mirror: Mirror, commit: str, path: str) -> str | None:
+    """The lock of a commit in lines of ``name==version``; None if it has none. Raises Unbuildable."""
+
+    def read(file: str) -> str | None:
+        try:
+            return mirror.read_file(commit, file).decode(errors="replace")
+        except MissingPath:
+            return None
+
+    return plain_lock(path, read)
 
 
 class StateReader:
@@ -26,6 +40,7 @@ class StateReader:
         self._root = root
         self._catalogue = catalogue
         self._profile = profile
+        self._locks: dict[str, dict[str, str]] = {}  #: of commits that were read
 
     # -- repositories --------------------------------------------------------------
 
@@ -102,11 +117,12 @@ class StateReader:
         environment = self._profile.environment
         if environment.lock is None:
             return {}
-        try:
-            text = self.mirror("").read_file(commit, environment.lock).decode(errors="replace")
-        except MissingPath as error:
-            raise Unbuildable("reading the lock", str(error)) from error
-        packages = as_overrides(read_lock(text, environment.lock))
+        if commit not in self._locks:
+            text = lock_at(self.mirror(""), commit, environment.lock)
+            if text is None:
+                raise Unbuildable("reading the lock", f"{environment.lock} is not in {commit[:10]}")
+            self._locks[commit] = as_overrides(read_lock(text, environment.lock))
+        packages = self._locks[commit]
         if environment.kind == "venv":
             return packages
         apart = {normalised(name) for name in environment.overlay}  # the rest is not made from the lock
@@ -167,7 +183,7 @@ class StateReader:
         """The moved lock; and whether it moved in a way that no override can follow."""
         try:
             old, new = self.packages(good), self.packages(bad)
-        except Unbuildable:
+        except (Unbuildable, BuildHostError):
             return None, True
         moves = tuple(
             PackageMove(name=name, before=old.get(name, ABSENT), after=new.get(name, ABSENT))

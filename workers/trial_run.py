@@ -37,6 +37,7 @@ from workers.rank_files import RankFileError, parse_strictly, read_plain_file
 from workers.requirement_lock import Unbuildable
 from workers.supervision import Cancelled, SupervisorLost, read_bounded
 from workers.supervisor import kill_marked
+from workers.uv_lock import plain_lock
 from workers.workspaces import Workspace, WorkspaceRefused, Workspaces
 
 log = structlog.get_logger(__name__)
@@ -188,12 +189,12 @@ class _Run:
 
     def _environment(self, trial: Trial, workspace: Workspace, root: Path) -> PreparedEnvironment:
         wanted = self._profile.environment
-        lock = self._lock_text(workspace, wanted.lock) if wanted.lock else None
+        lock = plain_lock(wanted.lock, lambda path: self._text(workspace, path)) if wanted.lock else None
         return Environments(root).prepare(
             wanted, lock, dict(trial.state.packages), progress=self._progress, cancelled=self._cancelled
         )
 
-    def _lock_text(self, workspace: Workspace, path: str) -> str | None:
+    def _text(self, workspace: Workspace, path: str) -> str | None:
         try:
             content = read_plain_file(workspace.folder / path, ARTIFACT_LIMIT_BYTES)
             return None if content is None else content.decode()
