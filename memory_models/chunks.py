@@ -14,7 +14,7 @@ from memory_models import experts, loss, unfused, unfused_vision, vision
 from memory_models.breakdown import Component
 from memory_models.choices import MicroBatch, of_layers
 from memory_models.job import Implementation
-from memory_models.layer_backward import HalfBackward, backward_halves
+from memory_models.layer_backward import HalfBackward, backward_halves, held_gradients
 from memory_models.placement import Place
 from memory_models.shapes import FeedForward, Layer
 from memory_models.tensors import NOTHING, Bundle, Half, Kept
@@ -43,7 +43,8 @@ class ChunkActivations:
     unreached: Bundle  #: those of kept that are not there yet then
     backward: tuple[HalfBackward, ...]  #: one for each half of each kind of layer, at the last such layer
     tower: Bundle  #: within one vision block's backward
-    tower_used: Bundle  #: of kept, what is used up then
+    merged: Bundle  #: of kept, what the tower's last merger has used up by then
+    held: Bundle  #: gradients that outlive the decoder's backward
     merge: Bundle  #: while image embeddings are put among the words
 
 
@@ -67,7 +68,8 @@ def chunk_activations(job: MicroBatch, place: Place, *, final: bool) -> ChunkAct
         unreached=_unreached(job, stays[runs[-1][0]], output) if runs else NOTHING,
         backward=backward_halves(job, runs, halves, stays, output),
         tower=_tower_backward(job) if place.first else NOTHING,
-        tower_used=_tower_used(job) if place.first else NOTHING,
+        merged=_merged(job) if place.first else NOTHING,
+        held=held_gradients(job, runs),
         merge=_merge(job) if place.first else NOTHING,
     )
 
@@ -142,13 +144,10 @@ def _tower_backward(job: MicroBatch) -> Bundle:
     return Bundle.of(Kept(Component.VISION, "gradients of a vision block", "a*P*(2*vh+2*vf/t)+replay", count))
 
 
-def _tower_used(job: MicroBatch) -> Bundle:
-    vision_shape = job.vision
-    if vision_shape is None or job.frozen.vision or vision_shape.native:
+def _merged(job: MicroBatch) -> Bundle:
+    if job.implementation is not Implementation.UNFUSED or job.vision is None or job.vision.native:
         return NOTHING
-    if job.implementation is not Implementation.UNFUSED:
-        return NOTHING
-    return Bundle.of(*unfused_vision.tower_used(job, vision_shape))
+    return Bundle.of(*unfused_vision.passed_merger(job, job.vision))
 
 
 def _merge(job: MicroBatch) -> Bundle:

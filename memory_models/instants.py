@@ -92,23 +92,21 @@ def stage_activations(job: MicroBatch, stage: Stage) -> StageActivations:
     activations = [
         chunk_activations(job, place, final=index in holding[-1:]) for index, place in enumerate(chunks)
     ]
-    widest: dict[str, tuple[int, Moment]] = {}
+    names = captured_names(job)
+    pool = 0
+    # What is captured is there at every moment, in the pool: the widest moment has most beside it.
+    widest: dict[str, tuple[int, Moment, int]] = {}
     for flight in _fullest(stage.moments, activations):
         for moment in _moments(job, chunks, activations, flight):
-            size = moment.bytes
-            if moment.name not in widest or widest[moment.name][0] < size:
-                widest[moment.name] = (size, moment)
-    names = captured_names(job)
-    pooled = [pooled_bytes(moment.parts(), names) if names else 0 for _, moment in widest.values()]
-    pool = max(pooled, default=0)
-    idle = [pool - present for present in pooled]
-    sizes = [
-        (name in LATE, size + rest) for (name, (size, _)), rest in zip(widest.items(), idle, strict=True)
-    ]
-    around = working_parts(job, stage.neighbours)
+            pooled = pooled_bytes(moment.parts(), names) if names else 0
+            pool, beside = max(pool, pooled), moment.bytes - pooled
+            if moment.name not in widest or widest[moment.name][0] < beside:
+                widest[moment.name] = (beside, moment, pooled)
+    sizes = [(name in LATE, beside + pool) for name, (beside, _, _) in widest.items()]
+    around = working_parts(job, stage.neighbours, first=any(place.first for place in chunks))
     return StageActivations(
-        moments=tuple(moment for _, moment in widest.values()),
-        idle_bytes=tuple(idle),
+        moments=tuple(moment for _, moment, _ in widest.values()),
+        idle_bytes=tuple(pool - pooled for _, _, pooled in widest.values()),
         pool_bytes=pool,
         early_bytes=max((size for late, size in sizes if not late), default=0),
         late_bytes=max((size for late, size in sizes if late), default=0),
@@ -188,8 +186,8 @@ def _moments(
             name="vision backward",
             waiting=waiting,
             leaving=flight.backward,
-            gone=leaving.decoder + leaving.tower_used,
-            passing=leaving.tower + deferred,
+            gone=leaving.decoder + leaving.merged,
+            passing=leaving.tower + leaving.held + deferred,
         )
 
 

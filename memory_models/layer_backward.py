@@ -65,7 +65,7 @@ def backward_halves(
                 name="feed-forward backward",
                 gone=gone + Bundle([(_used(job, layer, kept_feed_forward), 1)]),
                 replay=Bundle(again) + _replay_held(job, treatment, mixer=False),
-                gradients=_feed_forward_gradients(job, layer) + _held_gradients(job, treatment, later),
+                gradients=_feed_forward_gradients(job, layer) + _incoming(job, treatment, later),
             )
         )
         # Its own experts have gone backward by then.
@@ -76,7 +76,7 @@ def backward_halves(
                 name="attention backward",
                 gone=gone + Bundle(used),
                 replay=Bundle(before) + _replay_held(job, treatment, mixer=True),
-                gradients=_mixer_gradients(job, layer) + _held_gradients(job, treatment, passed),
+                gradients=_mixer_gradients(job, layer) + _incoming(job, treatment, passed),
             )
         )
     return tuple(found)
@@ -111,13 +111,27 @@ def _turns(
             yield treatment, [(treatment, runs[position][1] - 1), *runs[position + 1 :]]
 
 
-def _held_gradients(job: MicroBatch, treatment: Treatment, later: list[tuple[Treatment, int]]) -> Bundle:
-    """Gradients of the inputs of what was recomputed, those of later layers that nothing lets go."""
-    count = sum(many for other, many in later if outlives_backward(job, other))
-    if job.implementation is not Implementation.UNFUSED:
-        count -= 1  # the one that came in is counted with the layer's own
-    elif treatment.full:
-        count = max(count, 1)
+def _incoming(job: MicroBatch, treatment: Treatment, later: list[tuple[Treatment, int]]) -> Bundle:
+    """Gradients that later layers left, beside what is counted with the layer's own."""
+    held = held_gradients(job, later)
+    if not treatment.full:
+        return held
+    # A group's backward holds the gradient that came in, which may be one of them.
+    if job.implementation is Implementation.UNFUSED:
+        return held if held.bytes else _gradients_of_inputs(job, 1)
+    return _gradients_of_inputs(job, _held_count(job, later) - 1)
+
+
+def held_gradients(job: MicroBatch, runs: list[tuple[Treatment, int]]) -> Bundle:
+    """Gradients of the inputs of what was recomputed of these layers, which nothing lets go."""
+    return _gradients_of_inputs(job, _held_count(job, runs))
+
+
+def _held_count(job: MicroBatch, runs: list[tuple[Treatment, int]]) -> int:
+    return sum(many for treatment, many in runs if outlives_backward(job, treatment))
+
+
+def _gradients_of_inputs(job: MicroBatch, count: int) -> Bundle:
     if count < 1:
         return NOTHING
     component = Component.DECODER if job.recompute.granularity is Granularity.FULL else Component.EXPERTS

@@ -16,16 +16,19 @@ from memory_models.job import Backend, Card, Dispatcher, Implementation, Trainin
 from memory_models.parameters import layer_weights
 from memory_models.shapes import Layer
 from memory_models.tensors import Part
-from memory_models.unfused import attention_buffer_bytes
+from memory_models.unfused import attention_buffer_bytes, stream_bytes
 
 R = Component.RUNTIME
 
 
-def working_parts(job: MicroBatch, neighbours: int) -> tuple[Part, ...]:
-    """Bytes that are there at every instant of a step, on a stage with so many neighbours in its pipeline."""
+def working_parts(job: MicroBatch, neighbours: int, *, first: bool = True) -> tuple[Part, ...]:
+    """Bytes that are there at every instant of a step, on a stage with so many neighbours in its pipeline.
+
+    ``first`` where one of them is no stage before.
+    """
     buffer = attention_buffer(job)
     if job.implementation is Implementation.UNFUSED:
-        return buffer
+        return buffer + _gradient_messages(job, sent=not first, received=neighbours > (not first))
     parts = [
         *buffer,
         _part("workspaces", "2*cuBLAS + Transformer Engine", workspace_bytes(job), Category.TEMPORARY),
@@ -39,6 +42,27 @@ def working_parts(job: MicroBatch, neighbours: int) -> tuple[Part, ...]:
         gathered = job.precision.activation_bytes * job.tokens * job.text.hidden_size
         parts.append(_part("gathered sequence", "a*N*h", gathered, Category.COMMUNICATION))
     return tuple(parts)
+
+
+def _gradient_messages(job: MicroBatch, *, sent: bool, received: bool) -> tuple[Part, ...]:
+    """A gradient that came from the next stage, and the last that went to the one before.
+
+    Activations are no messages: what was sent is let go, and what was received is a layer's residual.
+    """
+    size, found = stream_bytes(job), []
+    if received:
+        found.append(_part("gradient received", "a*n*h", size, Category.COMMUNICATION))
+    if sent:
+        found.append(
+            Part(
+                component=Component.DECODER,
+                category=Category.TEMPORARY,
+                tensor="gradient sent last",
+                formula="a*n*h",
+                bytes=size,
+            )
+        )
+    return tuple(found)
 
 
 def fitted_parts(job: TrainingJob, calibration: Calibration) -> tuple[Part, ...]:

@@ -15,11 +15,13 @@ from memory_models.choices import Holding, MicroBatch
 from memory_models.fully_sharded import fsdp_parts
 from memory_models.graph_pools import pool_parts
 from memory_models.instants import LATE, Stage, StageActivations, stage_activations
+from memory_models.job import Implementation
 from memory_models.parameters import weights_of
 from memory_models.placement import Place
 from memory_models.runtime import dummy_gradients
 from memory_models.states import Share, States, states
 from memory_models.tensors import Instant, Part
+from memory_models.unfused_step import update_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,8 @@ def stage_states(job: Holding, chunks: tuple[Place, ...]) -> StageStates:
     dummies = dummy_gradients(job, layers)
     early, late = fsdp_parts(job, weights, late=False), fsdp_parts(job, weights, late=True)
     step = _step_parts(job, held.masters)
+    if job.implementation is Implementation.UNFUSED:
+        step += (update_part(job, chunks),)
     return StageStates(
         states=held,
         dummies=dummies,

@@ -7,6 +7,7 @@ counts; certainty as in unfused.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from memory_models.breakdown import Component
 from memory_models.choices import HasMicroBatch
@@ -76,23 +77,29 @@ def forward_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]
     return tuple(found)
 
 
-def tower_used(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
-    """What the second product of a block's MLP has used up when its backward is at its widest."""
-    count = job.precision.activation_bytes * job.patches * vision.feed_forward_size
-    return (Kept(V, "vision activation", "a*P*vf", count),)
+def passed_merger(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
+    """Of the mergers, the last one with what it read: its backward is over when the last block's begins."""
+    count = 1 + vision.deepstack
+    read = "merger input" if job.frozen.vision else "vision residuals"
+    stream = job.precision.activation_bytes * job.patches * vision.hidden_size
+    mergers = (tensor for tensor in vision_tensors(job, vision) if tensor.component is J)
+    return (
+        *(replace(tensor, bytes=tensor.bytes // count) for tensor in mergers),
+        Kept(V, read, "a*P*vh", stream),
+    )
 
 
 def tower_gradients(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
-    """At the widest point of a block's backward: of the residual, of the activation and of fc1's output."""
+    """Where a block's second product goes backward: gradients of its output, its input and its weight.
+
+    A weight's gradient is a tensor of its own until it is added to the buffer of gradients.
+    """
     if job.frozen.vision or not job.patches:
         return ()
     a, patches = job.precision.activation_bytes, job.patches
+    weight = vision.hidden_size * vision.feed_forward_size
     return (
         Kept(V, "gradient of the vision residual", "a*P*vh", a * patches * vision.hidden_size),
-        Kept(
-            V,
-            "gradients of a vision activation and fc1 output",
-            "2*a*P*vf",
-            2 * a * patches * vision.feed_forward_size,
-        ),
+        Kept(V, "gradient of a vision activation", "a*P*vf", a * patches * vision.feed_forward_size),
+        Kept(V, "gradient of a vision weight", "a*vh*vf", a * weight),
     )
