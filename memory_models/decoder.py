@@ -190,7 +190,10 @@ def _gated_delta(job: HasMicroBatch) -> Iterator[Kept]:
     heads = shape.value_heads // tensor
     yield Kept(D, "gated delta projections", "a*N*(2k+2v)/t", a * tokens * (2 * keys + 2 * values))
     yield Kept(D, "gated delta convolved", "a*N*(2k+v)/t", a * tokens * (2 * keys + values))
-    yield Kept(D, "gated delta output", "2*a*N*v/t", 2 * a * tokens * values)
+    yield Kept(D, "gated delta output", "a*N*v/t", a * tokens * values)
+    yield Kept(
+        D, "gated delta output, normed and gated", "a*N*v/t", a * tokens * values, "gdn_norm_out", True
+    )
     if not job.deterministic:
         repeated = heads * shape.key_size
         yield Kept(D, "gated delta repeated query and key", "2*a*N*nv*dk/t", 2 * a * tokens * repeated)

@@ -95,7 +95,16 @@ OFFLOAD_MODULES = (
     "expert_fc1",
     "moe_act",
 )
-RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+    "gdn_norm_out",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

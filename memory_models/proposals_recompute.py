@@ -12,12 +12,13 @@ from dataclasses import replace
 from memory_models.costs import EXCHANGE_SHARE, recompute_slowdown
 from memory_models.job import Capture, Granularity, Recompute, TrainingJob
 from memory_models.proposal import Proposal, changed_job
-from memory_models.shapes import FeedForward, LatentAttentionShape
+from memory_models.shapes import FeedForward, LatentAttentionShape, Mixer
 
 #: Selective modules, the parts whose forward they repeat, and a measured slowdown where there is one.
 _SELECTIVE: tuple[tuple[str, tuple[str, ...], float | None, str], ...] = (
     ("moe_act", (), 0.020, "measured: Moonlight-16B on 8 H100, -1.85 % memory, +2.0 % time"),
     ("layernorm", (), 0.031, "measured: Nemotron-3-Nano, -1.0 GB, +3.1 % time"),
+    ("gdn_norm_out", (), 0.01, "one more gated norm of each delta-rule layer, elementwise (C)"),
     ("mla_up_proj", (), 0.052, "measured: Moonlight-16B on 8 H100, +5.2 % time"),
     ("core_attn", ("scores",), None, "one more forward of the scores"),
     ("mlp", ("dense",), None, "one more forward of the dense layers; measured: dense 70B -16 % throughput"),
@@ -32,6 +33,7 @@ def selective_proposals(job: TrainingJob) -> Iterator[Proposal]:
     applicable = {
         "moe_act": FeedForward.EXPERTS in kinds,
         "layernorm": True,
+        "gdn_norm_out": any(layer.mixer is Mixer.GATED_DELTA for layer in job.text.kinds),
         "mla_up_proj": isinstance(job.text.attention, LatentAttentionShape),
         "core_attn": True,
         "mlp": FeedForward.DENSE in kinds,

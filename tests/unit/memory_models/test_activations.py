@@ -10,7 +10,7 @@ import pytest
 from memory_models import decoder, experts, loss, vision
 from memory_models.breakdown import MIB, Category, Component
 from memory_models.calibration import DEFAULT
-from memory_models.choices import holding, micro_batch
+from memory_models.choices import holding
 from memory_models.estimation import RankEstimate, estimate
 from memory_models.job import (
     Backend,
@@ -22,8 +22,9 @@ from memory_models.job import (
     Routing,
     TrainingJob,
 )
-from memory_models.runtime import dummy_gradients, working_parts, workspace_bytes
-from memory_models.shapes import ExpertsShape, LatentAttentionShape, uniform_layers
+from memory_models.remedies import find_remedies
+from memory_models.runtime import dummy_gradients, workspace_bytes
+from memory_models.shapes import ExpertsShape, GatedDeltaShape, LatentAttentionShape, Mixer, uniform_layers
 from memory_models.tensors import Kept, Part
 from tests.unit.memory_models.jobs import qwen_30b
 
@@ -165,6 +166,18 @@ def test_latent_attention_recomputes_what_it_expands() -> None:
     assert kept(latent) - kept(recomputed) == 48 * 2 * TOKENS * 16 * (2 * 192 + 256)
 
 
+def test_the_delta_rule_recomputes_its_gated_norm() -> None:
+    text = replace(
+        qwen_30b().text,
+        layers=tuple(replace(layer, mixer=Mixer.GATED_DELTA) for layer in qwen_30b().text.layers),
+        gated_delta=GatedDeltaShape(key_heads=16, value_heads=32, key_size=128, value_size=128),
+    )
+    whole, recomputed = (replace(job, text=text) for job in (qwen_30b(), recomputing("gdn_norm_out")))
+    assert kept(whole) - kept(recomputed) == 48 * 2 * TOKENS * 32 * 128
+    offered = {tuple(r.change.get("model.recompute_modules", ())) for r in find_remedies(whole, 60 * 2**30)}
+    assert ("gdn_norm_out",) in offered
+
+
 def test_full_recompute_keeps_an_input_a_layer_or_a_group_and_replays_it() -> None:
     def inputs(layers: int) -> tuple[int, int]:
         recompute = Recompute(granularity=Granularity.FULL, layers=layers)
@@ -290,12 +303,13 @@ def test_placeholder_gradients_are_one_tensor_a_weight_shape() -> None:
 
 
 def test_pipeline_messages_are_for_neighbours_only() -> None:
-    def messages(neighbours: int) -> int:
-        parts = working_parts(micro_batch(qwen_30b()), neighbours)
-        return sum(part.bytes for part in parts if part.tensor == "pipeline messages")
+    def messages(job: TrainingJob) -> list[int]:
+        ranks = estimate(job).ranks
+        return [sum(p.bytes for p in alive(r) if p.tensor == "pipeline messages") for r in ranks]
 
-    assert messages(0) == 0
-    assert messages(2) == 2 * messages(1) == 2 * 2 * TOKENS * HIDDEN
+    message = 2 * TOKENS * HIDDEN
+    assert messages(qwen_30b()) == [0]
+    assert messages(qwen_30b(pipeline=4)) == [message, 2 * message, 2 * message, message]
 
 
 def test_outside_the_allocator_are_the_context_a_communicator_a_group_and_fragmentation() -> None:
