@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bisection.steps import Profile, Step, levels
+from bisection.steps import Profile, levels
 
 Floats = NDArray[np.float64]
 
@@ -48,9 +48,7 @@ class Drift:
     lower: int  #: the states around the limit
     upper: int
     crossing: float  #: what lies between them
-    largest: (
-        Step  #: the largest difference between two states that are next to each other, as near as measured
-    )
+    largest: tuple[int, int, float]  #: two states as near to each other as measured, and their difference
 
     @property
     def rise(self) -> float:
@@ -130,13 +128,9 @@ def _leaves(profile: Profile, climbed: Floats) -> int:
     return int(begun[0]) - 1 if len(begun) else len(climbed) - 1
 
 
-def _largest(profile: Profile, first: int, last: int) -> Step:
+def _largest(profile: Profile, first: int, last: int) -> tuple[int, int, float]:
     """The largest difference between neighbouring measured states, among those that lie closest together."""
     apart = np.diff(profile.groups)[first:last]
     deltas = np.diff(profile.means)[first:last]
-    best = max(range(len(deltas)), key=lambda k: (-apart[k], deltas[k]))
-    return Step(
-        lower=int(profile.groups[first + best]),
-        upper=int(profile.groups[first + best + 1]),
-        delta=float(deltas[best]),
-    )
+    best = first + max(range(len(deltas)), key=lambda k: (-apart[k], deltas[k]))
+    return int(profile.groups[best]), int(profile.groups[best + 1]), float(deltas[best - first])

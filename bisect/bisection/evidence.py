@@ -9,7 +9,7 @@ its verdict. No probability of a commit is computed here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bisection.criteria import Criterion, CriterionKind, Judgement, Verdict, judge
@@ -81,6 +81,9 @@ class Evidence:
         bool  #: whether that signature is known, and not only guessed from other states than the bad end
     )
 
+    other_failures: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: by signature: the groups that failed in another way than the one looked for, in order of arrival
+
     def of(self, group: int) -> StateEvidence:
         return self.states.get(group, _UNTRIED)
 
@@ -127,6 +130,7 @@ def gather(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> Ev
     signature, anchored = _signature_looked_for(criterion, judged, last)
     states: dict[int, StateEvidence] = {}
     observations: list[Observation] = []
+    other_failures: dict[str, list[int]] = {}
     for item in judged:
         state = states.setdefault(item.group, StateEvidence())
         judgement, measurement = item.judgement, item.entry.measurement
@@ -134,6 +138,8 @@ def gather(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> Ev
             state.lost_in_a_row += 1
             continue
         state.lost_in_a_row = 0
+        if judgement.signature and (judgement.verdict is Verdict.SKIP or judgement.signature != signature):
+            other_failures.setdefault(judgement.signature, []).append(item.group)
         if judgement.verdict is Verdict.SKIP:
             state.skips += 1
             state.skip_reasons.append(judgement.why)
@@ -157,7 +163,13 @@ def gather(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> Ev
                 limit=judgement.limit,
             )
         )
-    return Evidence(states=states, observations=tuple(observations), signature=signature, anchored=anchored)
+    return Evidence(
+        states=states,
+        observations=tuple(observations),
+        signature=signature,
+        anchored=anchored,
+        other_failures={name: tuple(groups) for name, groups in other_failures.items()},
+    )
 
 
 def _signature_looked_for(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> tuple[str, bool]:

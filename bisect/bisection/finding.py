@@ -91,6 +91,43 @@ class LevelFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherStep:
+    """A further change beside the culprit's: the values rise or fall once more, or another failure begins."""
+
+    commits: tuple[str, ...]  #: hashes, oldest first: one of them makes the step
+    parent: str  #: the state before the step, where it is not there yet
+    delta: float | None  #: what the metric changes by, in its unit; None for a failure
+    worse: bool  #: False: the values come back towards good here
+    confirmed: bool = False  #: tried at the commit and before it as often as a culprit is
+    signature: str = ""  #: of the other failure; "" for a step of the values
+
+    def __post_init__(self) -> None:
+        if not self.commits or (self.confirmed and len(self.commits) != 1):
+            raise ValueError("a step lies among commits, and a confirmed one is one commit")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "commits": list(self.commits),
+            "parent": self.parent,
+            "delta": self.delta,
+            "worse": self.worse,
+            "confirmed": self.confirmed,
+            "signature": self.signature,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> OtherStep:
+        return cls(
+            commits=tuple(row["commits"]),
+            parent=row["parent"],
+            delta=row["delta"],
+            worse=row["worse"],
+            confirmed=row["confirmed"],
+            signature=row["signature"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A frozen answer. ``commits`` are hashes, oldest first: one if FOUND, none if NONE."""
 
@@ -102,6 +139,7 @@ class Finding:
     problem: str = ""  #: name of a docs/errors page, where there is something to repair
     descent: tuple[LevelFinding, ...] = ()  #: inside of what the culprit carries, outermost first
     revert: RevertTest | None = None  #: the bad end without the culprit; None before that was looked at
+    others: tuple[OtherStep, ...] = ()  #: further changes that the trials show beside the culprit's
 
     def __post_init__(self) -> None:
         if self.kind is FindingKind.FOUND and (len(self.commits) != 1 or self.parent is None):
@@ -119,6 +157,7 @@ class Finding:
             "problem": self.problem,
             "descent": [level.to_json() for level in self.descent],
             "revert": self.revert.to_json() if self.revert else None,
+            "others": [step.to_json() for step in self.others],
         }
 
     def with_revert(self, test: RevertTest) -> Finding:
@@ -136,4 +175,5 @@ class Finding:
             problem=row.get("problem", ""),
             descent=tuple(LevelFinding.from_json(level) for level in row.get("descent", ())),
             revert=RevertTest.from_json(row["revert"]) if row.get("revert") else None,
+            others=tuple(OtherStep.from_json(step) for step in row.get("others", ())),
         )

@@ -14,7 +14,7 @@ from bisection.commits import Commit
 from bisection.criteria import CriterionKind
 from bisection.descent_words import way_down
 from bisection.finding import MADE, Finding, FindingKind
-from bisection.quantities import show_bytes, show_confidence
+from bisection.quantities import counted, show_bytes, show_confidence
 from bisection.regression import STATES, Regression, RegressionKind
 from bisection.rendering.escaping import visible
 from bisection.report_parts import MemoryPicture, Run, Subject, TimePicture
@@ -110,8 +110,10 @@ def headline(
         if culprit.author:
             runs += [Run(text=" by "), Run(text=visible(culprit.author, limit=80), foreign=True)]
         what = "what makes it bad" if made else "the first bad commit"
+        more = sum(step.worse and not step.signature for step in finding.others)
+        beside = f", with {counted(more, 'more step')} beside it" if more else ""
         below = way_down(finding.descent)
-        return (*runs, Run(text=f" is {what} {confidence}"), *below, Run(text=tail))
+        return (*runs, Run(text=f" is {what} {confidence}{beside}"), *below, Run(text=tail))
     said = _STOPPED_EARLY.get(finding.problem, "The first bad commit")
     if len(commits) == 1:
         return (

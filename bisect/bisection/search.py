@@ -10,7 +10,7 @@ always give the same next trials, so a crash anywhere is a replay.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,13 @@ from bisection.evidence import Evidence, JudgedEntry, gather
 from bisection.finding import Finding
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.levels import relevant_below
+from bisection.other_steps import entries_for, needless, specification_for, with_others, worth_a_search
 from bisection.placement import Outlook
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
 from bisection.states import Line
+from bisection.steps import Step
 from bisection.values import Values
 
 #: Names of the two hypotheses under which no commit is to blame, in `Search.probabilities`.
@@ -69,6 +71,7 @@ class Search:
                 self._log_prior[group] = -np.inf
         self._environments = _numbered([group[0].environment_key for group in self.line.groups])
         self._known = {state.commit for known in spec.levels for state in known.states}
+        self._follows = True  #: whether large steps beside the culprit's are looked for as well
         self._entries: list[LedgerEntry] = []
         self._keys: set[str] = set()
         self._judged: list[JudgedEntry] = []
@@ -121,12 +124,11 @@ class Search:
         """
         over = conclusion(self._standing)
         if over is not None:
-            return over
+            return self._with_others(over, workers, pending)
         spent = self._spent(len(pending))
         if spent:
             return best_answer(self._standing, spent, "budget-spent")
-        left = self.spec.budget.trials - len(self._paid) - len(pending)
-        places = min(workers - len(pending), left)
+        places = min(workers - len(pending), self._left(len(pending)))
         chosen: list[Trial] = []
         outlook = self._outlook(pending)
         for _ in range(places):
@@ -148,7 +150,30 @@ class Search:
 
     def answer_now(self, why: str, problem: str) -> Finding:
         """The best answer at this moment, for a caller who must stop: a deadline, a cancellation."""
-        return best_answer(self._standing, why, problem)
+        answer = self._with_others(best_answer(self._standing, why, problem), 0, ())
+        assert isinstance(answer, Finding)  # without workers nothing can be started
+        return answer
+
+    def _with_others(
+        self, answer: Finding, workers: int, pending: Sequence[Trial]
+    ) -> tuple[Trial, ...] | Finding:
+        """The answer with what the trials show beside its culprit, or trials that tell more of that."""
+        decision = with_others(
+            answer, self._standing, partial(self._search_for, len(pending)), workers, pending
+        )
+        return decision if isinstance(decision, Finding) else decision[: max(0, self._left(len(pending)))]
+
+    def _search_for(self, pending: int, step: Step) -> Search | None:
+        """The search for one more step, after the trials that it can use; None where it is not worth it."""
+        if not self._follows or self._spent(pending):
+            return None
+        if not worth_a_search(self._standing, step, self._left(0)):
+            return None
+        search = Search(specification_for(self._standing, step))
+        search._follows = False
+        for entry in entries_for(search.line, self._entries):
+            search.record(entry)
+        return search
 
     def probabilities(self) -> dict[str, float]:
         """Belief in every suspect by hash, and in `NO_CULPRIT` and `GOOD_END_IS_BAD`; the sum is 1.
@@ -168,8 +193,10 @@ class Search:
         What `next` would ask for again is never among them, else a trial would be started and stopped
         for ever.
         """
-        if conclusion(self._standing) is not None:
-            return tuple(pending)
+        over = conclusion(self._standing)
+        if over is not None:
+            search_for = partial(self._search_for, len(pending))
+            return needless(over, self._standing, search_for, self.spec.parallel, pending)
         standing = self._standing
         information = Outlook.of(standing.posterior).information(np.arange(len(self.line)))
         information[standing.open] += CONFIRMATION_WORTH * self._needed(standing, [])
@@ -348,6 +375,10 @@ class Search:
     def _paid(self) -> list[LedgerEntry]:
         """The entries that cost a run here: not those that another bisection measured."""
         return [entry for entry in self._entries if not entry.trial.taken_from]
+
+    def _left(self, pending: int) -> int:
+        """How many trials may still be started."""
+        return self.spec.budget.trials - len(self._paid) - pending
 
     def _spent(self, pending: int) -> str:
         """Why the budget is used up, or "" while it is not.

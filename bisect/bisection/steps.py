@@ -57,6 +57,11 @@ class Profile:
         return cls(groups=groups, means=means, counts=counts, variances=variances, freedom=freedom)
 
     @property
+    def span(self) -> float:
+        """From the lowest to the highest mean."""
+        return float(np.ptp(self.means)) if len(self.means) else 0.0
+
+    @property
     def rise(self) -> float:
         """From the first to the last measured state."""
         return float(self.means[-1] - self.means[0]) if len(self.means) else 0.0
@@ -88,7 +93,10 @@ class Step:
 
     lower: int  #: the last measured state of the level before
     upper: int  #: the first measured state of the level after
-    delta: float  #: positive: for the worse
+    delta: float  #: between the means of the two levels; positive: for the worse
+    middle: float  #: halfway between them, as a distance from the limit
+    first: int  #: the first measured state of the level before
+    last: int  #: the last measured state of the level after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +122,7 @@ def levels(profile: Profile, culprit: int | None = None) -> tuple[Step, ...]:
         _Flat(first=k, last=k, mean=float(mean), variance=float(variance))
         for k, (mean, variance) in enumerate(zip(profile.means, profile.variances, strict=True))
     ]
-    smallest = SMALLEST_SHARE * float(np.ptp(profile.means))
+    smallest = SMALLEST_SHARE * profile.span
     while len(flats) > 1:
         likeness = [_likeness(profile, a, b, smallest) for a, b in pairwise(flats)]
         if culprit is not None:
@@ -125,9 +133,17 @@ def levels(profile: Profile, culprit: int | None = None) -> tuple[Step, ...]:
         if likeness[closest] < 1:
             break
         flats[closest : closest + 2] = [_joined(profile, flats[closest], flats[closest + 1])]
-    return tuple(
-        Step(lower=int(profile.groups[a.last]), upper=int(profile.groups[b.first]), delta=b.mean - a.mean)
-        for a, b in pairwise(flats)
+    return tuple(_between(profile, a, b) for a, b in pairwise(flats))
+
+
+def _between(profile: Profile, a: _Flat, b: _Flat) -> Step:
+    return Step(
+        lower=int(profile.groups[a.last]),
+        upper=int(profile.groups[b.first]),
+        delta=b.mean - a.mean,
+        middle=(a.mean + b.mean) / 2,
+        first=int(profile.groups[a.first]),
+        last=int(profile.groups[b.last]),
     )
 
 

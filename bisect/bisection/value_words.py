@@ -37,7 +37,8 @@ def drift(line: Line, values: Values, climb: Drift) -> str:
     """So much over so many commits, what crosses the limit, and the largest step measured."""
     kind = values.kind
     subject = "The throughput falls" if kind is CriterionKind.THROUGHPUT else "The peak climbs"
-    near = climb.largest.upper - climb.largest.lower
+    nearest, largest_at, largest = climb.largest
+    near = largest_at - nearest
     apart = "from one commit to the next" if near == 1 else f"over {near} commits"
     between = counted(climb.upper - climb.lower, "commit")
     return (
@@ -47,5 +48,5 @@ def drift(line: Line, values: Values, climb: Drift) -> str:
         f"No single commit carries it. Where the limit of {amount(kind, values.limit)} is crossed, between "
         f"{line.name(climb.lower)} and {line.name(climb.upper)} ({between}), the change is "
         f"{amount(kind, climb.crossing)}; the largest that was measured {apart} is "
-        f"{amount(kind, climb.largest.delta)}, at {line.name(climb.largest.upper)}."
+        f"{amount(kind, largest)}, at {line.name(largest_at)}."
     )

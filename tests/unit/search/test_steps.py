@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bisection.criteria import CriterionKind
 from bisection.evidence import Observation
-from bisection.steps import SMALLEST_SHARE, Profile, Step, levels
+from bisection.steps import SMALLEST_SHARE, Profile, levels
 from bisection.values import Values
 
 
@@ -80,11 +80,9 @@ def test_planted_steps_are_found_between_the_states_that_were_measured(
     planted = dict(zip(sorted(at), sizes, strict=False))
     values = {g: sum(size for place, size in planted.items() if place <= g) for g in measured}
     found = levels(profile_of([(g, value) for g, value in values.items() for _ in range(2)]))
-    steps = [Step(lower=step.lower, upper=step.upper, delta=round(step.delta, 6)) for step in found]
+    steps = [(step.lower, step.upper, round(step.delta, 6)) for step in found]
     places = sorted(measured)
     expected = [
-        Step(lower=a, upper=b, delta=values[b] - values[a])
-        for a, b in itertools.pairwise(places)
-        if values[a] != values[b]
+        (a, b, values[b] - values[a]) for a, b in itertools.pairwise(places) if values[a] != values[b]
     ]
     assert steps == expected
