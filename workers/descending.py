@@ -178,7 +178,7 @@ def history_level(
 
 def _merge(reader: StateReader, profile: Profile, change: Change, finding: Finding) -> Level | None:
     mirror, relevant, environment = _reading(reader, profile, change.path)
-    commits = mirror.read_merge(change.after.hash, relevant, environment)
+    commits = mirror.read_merge(change.after.hash, change.before.hash, relevant, environment)
     steps, states = _states(reader, change, commits.commits, change.path)
     if len(steps) < 3:
         return None  # the branch holds nothing that the merge itself does not

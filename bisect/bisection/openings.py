@@ -91,7 +91,7 @@ class Change:
 
     @property
     def is_merge(self) -> bool:
-        return len(self.after.parents) == 2 and self.after.parents[0] == self.before.hash
+        return len(set(self.after.parents)) == 2 and self.before.hash in self.after.parents
 
 
 class OpeningKind(StrEnum):

@@ -61,23 +61,39 @@ def test_between_branches_the_path_leads_through_where_they_part(forked: Forked)
     assert (steps, turn) == ([forked.c2, forked.c1, forked.base, forked.a1, forked.a2], 2)
 
 
-def test_from_a_merged_branch_the_path_leads_back_to_the_trunk(forked: Forked) -> None:
-    steps, turn = forked.path(forked.b1, forked.merge)
-    assert (steps, turn) == ([forked.b1, forked.base, forked.a1, forked.a2, forked.merge], 1)
+def test_from_a_merged_branch_the_path_goes_on_with_the_merge(forked: Forked) -> None:
+    assert forked.path(forked.b1, forked.a4) == ([forked.b1, forked.merge, forked.a4], 0)
+
+
+def test_where_a_branch_took_in_the_trunk_the_path_leads_through_what_it_took(forked: Forked) -> None:
+    #  base - a1 - a2 - merge - a4        c takes in a2 and goes on: c1 - c2 - joined - c4
+    scene = forked.scene
+    scene.git("checkout", "-q", "c")
+    scene.git("merge", "-q", "--no-ff", "-m", "take in the trunk", forked.a2)
+    joined = scene.head
+    c4 = scene.commit("c4", c__py="4")
+    forked.mirror.fetch()
+    assert forked.path(c4, forked.a4) == ([c4, joined, forked.a2, forked.merge, forked.a4], 2)
+    assert forked.path(forked.a4, c4) == ([forked.a4, forked.merge, forked.a2, joined, c4], 2)
+    # Against the trunk the merge brings what the branch had before.
+    found = forked.mirror.read_merge(joined, forked.a2)
+    assert [commit.hash for commit in found.commits] == [
+        forked.a2, forked.base, forked.c1, forked.c2, joined,
+    ]  # fmt: skip
 
 
 def test_commits_without_a_common_history_have_no_path(forked: Forked) -> None:
     forked.scene.git("checkout", "-q", "--orphan", "apart")
     apart = forked.scene.commit("apart", d__py="1")
     forked.mirror.fetch()
-    with pytest.raises(BadRange, match="no commit in common"):
+    with pytest.raises(BadRange, match="no common history"):
         forked.path(apart, forked.a4)
     with pytest.raises(BadRange, match="nothing between"):
         forked.path(forked.a4, forked.a4)
 
 
 def test_a_merge_is_its_first_parent_the_fork_the_branch_and_itself(forked: Forked) -> None:
-    found = forked.mirror.read_merge(forked.merge)
+    found = forked.mirror.read_merge(forked.merge, forked.a2)
     assert [commit.hash for commit in found.commits] == [
         forked.a2, forked.base, forked.b1, forked.b2, forked.merge,
     ]  # fmt: skip
@@ -91,7 +107,7 @@ def test_a_merge_of_a_branch_that_left_at_its_first_parent_has_no_fork_of_its_ow
     scene.git("checkout", "-q", "main")
     scene.git("merge", "-q", "--no-ff", "-m", "merge topic", "topic")
     forked.mirror.fetch()
-    found = forked.mirror.read_merge(scene.head)
+    found = forked.mirror.read_merge(scene.head, forked.a4)
     assert [commit.hash for commit in found.commits] == [forked.a4, topic, scene.head]
 
 

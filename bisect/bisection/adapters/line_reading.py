@@ -22,37 +22,48 @@ def parents_of(folder: Path, commit: str) -> list[str]:
 def read_path(
     folder: Path, start: str, end: str, relevant: Sequence[str], environment: Sequence[str]
 ) -> tuple[tuple[Commit, ...], int] | None:
-    """See `Mirror.read_path`; None where the two first-parent lines share no commit."""
-    back, forth = (_first_parents(folder, commit) for commit in (start, end))
-    places = {commit: place for place, commit in enumerate(forth)}
-    shared = next((place for place, commit in enumerate(back) if commit in places), None)
-    if shared is None:
+    """See `Mirror.read_path`; None where the two share no history."""
+    bases = run_git(folder, "merge-base", start, end, accept=(0, 1)).decode().split()
+    if not bases:
         return None
-    older = read_commits(folder, back[shared::-1], relevant, environment)
-    newer = read_commits(folder, forth[places[back[shared]] :: -1], relevant, environment)
+    back, forth = (_since(folder, bases[0], commit) for commit in (start, end))
+    # Each part by itself: the merge base need not be the first parent of what follows it.
+    base, older, newer = (
+        read_commits(folder, part, relevant, environment) if part else () for part in (bases[:1], back, forth)
+    )
     # On the way back a step touches what the commit touched that it takes away.
-    taken = [replace(commit, paths=gone.paths) for commit, gone in pairwise(older)]
-    return (older[-1], *reversed(taken), *newer[1:]), shared
+    taken = [replace(commit, paths=gone.paths) for commit, gone in pairwise((*base, *older))]
+    return (*older[-1:], *reversed(taken), *newer) if older else (*base, *newer), len(back)
 
 
-def _first_parents(folder: Path, commit: str) -> list[str]:
-    """A commit and its line of first parents, youngest first."""
-    return run_git(folder, "rev-list", "--first-parent", commit).decode().split()
+def _since(folder: Path, base: str, commit: str) -> list[str]:
+    """The commits on a line of first parents that contain ``base``, oldest first, without itself."""
+    words = ("rev-list", "--first-parent", "--reverse", commit, f"^{base}")
+    line = run_git(folder, *words).decode().split()
+    # Once it came in, by a merge or as a parent, all that follow have it: so look for the first.
+    lower, upper = 0, len(line) - 1
+    while lower < upper:
+        middle = (lower + upper) // 2
+        if run_git(folder, "merge-base", base, line[middle]).decode().strip() == base:
+            upper = middle
+        else:
+            lower = middle + 1
+    return line[lower:]
 
 
 def read_merge(
-    folder: Path, merge: str, relevant: Sequence[str], environment: Sequence[str]
+    folder: Path, merge: str, trunk: str, relevant: Sequence[str], environment: Sequence[str]
 ) -> tuple[Commit, ...]:
-    """See `Mirror.read_merge`; only the two ends if the second parent brings nothing."""
-    first, second = parents_of(folder, merge)[:2]
+    """See `Mirror.read_merge`; only the two ends if the other parent brings nothing."""
+    first, second = trunk, next(parent for parent in parents_of(folder, merge) if parent != trunk)
     words = ("rev-list", "--first-parent", "--reverse", second, f"^{first}")
     branch = run_git(folder, *words).decode().split()
-    trunk, merged = read_commits(folder, [first, merge], relevant, environment)
+    before, merged = (read_commits(folder, [c], relevant, environment)[0] for c in (first, merge))
     if not branch:
-        return trunk, merged
+        return before, merged
     left = parents_of(folder, branch[0])[:1]
     on_branch = read_commits(folder, [*left, *branch], relevant, environment)
-    return (trunk, *(commit for commit in on_branch if commit.hash != first), merged)
+    return (before, *(commit for commit in on_branch if commit.hash != first), merged)
 
 
 def read_back(

@@ -286,8 +286,8 @@ class Mirror:
     ) -> tuple[CommitRange, int]:
         """The steps between any two commits, and how many of them lead backwards. Raises BadRange.
 
-        Both are on first-parent lines, which share their older part: back along the one to the youngest
-        commit that they share, then on along the other. From an ancestor no step leads backwards.
+        Back along first parents to where the two part (their merge base), then on along first parents.
+        Every step but the base contains the base. From an ancestor no step leads backwards.
 
             start -> o -> base -> o -> end        two steps back
         """
@@ -298,20 +298,25 @@ class Mirror:
             lambda: line_reading.read_path(self.folder, *ends, relevant_paths, environment_paths)
         )
         if found is None:
-            raise BadRange(f"{start[:10]} and {end[:10]} have no commit in common along their first parents")
+            raise BadRange(f"{start[:10]} and {end[:10]} have no common history")
         return CommitRange(commits=found[0]), found[1]
 
     def read_merge(
-        self, merge: str, relevant_paths: Sequence[str] = (), environment_paths: Sequence[str] = ()
+        self,
+        merge: str,
+        trunk: str,
+        relevant_paths: Sequence[str] = (),
+        environment_paths: Sequence[str] = (),
     ) -> CommitRange:
-        """A merge as a line: its first parent, where the branch left, the branch, the merge itself.
+        """A merge as a line: ``trunk``, where the branch left, the branch, the merge itself.
 
-        The branch is followed along its first parents. Only the two ends if it brings nothing.
+        ``trunk`` is one of its two parents, the branch leads to the other and is followed along first
+        parents. Only the two ends if it brings nothing.
         """
-        check_hash(merge)
+        ends = check_hash(merge), check_hash(trunk)
         return CommitRange(
             commits=self.reading(
-                lambda: line_reading.read_merge(self.folder, merge, relevant_paths, environment_paths)
+                lambda: line_reading.read_merge(self.folder, *ends, relevant_paths, environment_paths)
             )
         )
 
