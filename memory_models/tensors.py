@@ -113,6 +113,8 @@ class Bundle:
         return cls([(Half(tensors), 1)])
 
     def __add__(self, other: Bundle) -> Bundle:
+        if not (self.halves and other.halves):
+            return self if self.halves else other
         return Bundle(self.halves + other.halves)
 
     @cached_property
