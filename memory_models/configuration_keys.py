@@ -31,6 +31,7 @@ BRIDGE_KEYS: dict[str, str] = {
     "recompute.layers": "model.recompute_num_layers",
     "recompute.modules": "model.recompute_modules",
     "optimizer.distributed": "ddp.use_distributed_optimizer",
+    "optimizer.bucketed": "ddp.overlap_grad_reduce",
     "optimizer.instances": "ddp.num_distributed_optimizer_instances",
     "optimizer.master_bytes": "optimizer.main_params_dtype",
     "optimizer.first_moment_bytes": "optimizer.exp_avg_dtype",

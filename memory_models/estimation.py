@@ -11,10 +11,11 @@ from functools import cached_property
 from math import hypot
 from typing import Any
 
-from memory_models.breakdown import MemoryBreakdown
+from memory_models.breakdown import Category, Component, MemoryBreakdown
 from memory_models.calibration import DEFAULT, Band, Calibration
 from memory_models.choices import holding, micro_batch
 from memory_models.distributions import HIGH, LOW, Unknowns
+from memory_models.flat_buffers import apportioned, shard_elements
 from memory_models.graph_pools import warm_up_bytes
 from memory_models.instants import Stage
 from memory_models.job import Capture, Implementation, Sharding, TrainingJob
@@ -64,6 +65,20 @@ class RankEstimate:
     def breakdown(self) -> MemoryBreakdown:
         """Bytes by component and category at the peak: what the allocator calls allocated."""
         return self.peak.breakdown
+
+    def breakdown_on(self, rank: int) -> MemoryBreakdown:
+        """The same on one rank of this stage, by its number in the whole job.
+
+        With the distributed optimizer it holds the states of some components whole and of others none.
+        """
+        held = shard_elements(self.job, self.stage, rank)
+        if held is None:
+            return self.breakdown
+        moved = dict(self.breakdown.cells)
+        total = sum(moved.pop((component, Category.OPTIMIZER_STATES), 0) for component in Component)
+        for component, size in apportioned(total, held).items():
+            moved[component, Category.OPTIMIZER_STATES] = size
+        return MemoryBreakdown(cells=moved)
 
     @property
     def allocated_bytes(self) -> int:

@@ -139,6 +139,8 @@ class OptimizerSetup:
     """What the optimizer keeps for a trainable parameter, in bytes of a whole (unsharded) one."""
 
     distributed: bool = True
+    #: overlap_grad_reduce: the first stage's gradients are reduced, and its states sharded, by buckets
+    bucketed: bool = False
     instances: int = 1  #: num_distributed_optimizer_instances
     master_bytes: int = 4  #: 0 where the weights themselves are fp32
     first_moment_bytes: int = 4

@@ -86,23 +86,7 @@ def _summed(group: list[Weights]) -> Weights:
 
 
 def _place_weights(job: HasStates, chunk: Place, *, beside_embedding: bool) -> tuple[Weights, ...]:
-    text, tensor = job.text, job.layout.tensor
-    found: list[Weights] = []
-    if chunk.first:
-        if job.vision is not None:
-            found += vision_weights(job.vision, job.frozen, tensor)
-        found.append(_embedding(text, job, "word embedding", copy=False))
-        if text.learned_positions:
-            found.append(
-                Weights(
-                    component=Component.EMBEDDING_AND_LOSS,
-                    name="position embedding",
-                    formula="positions*h",
-                    elements=text.learned_positions * text.hidden_size,
-                    trainable=not job.frozen.language,
-                    layer_unit=False,
-                )
-            )
+    found = list(entering_weights(job, chunk))
     counts: Counter[Layer] = Counter()
     for layer, count in chunk.runs:
         counts[layer] += count
@@ -113,6 +97,35 @@ def _place_weights(job: HasStates, chunk: Place, *, beside_embedding: bool) -> t
         ]
     for layer, depth in chunk.prediction:
         found += _extra_prediction_weights(job, layer, depth)
+    found += leaving_weights(job, chunk, beside_embedding=beside_embedding)
+    return tuple(found)
+
+
+def entering_weights(job: HasStates, chunk: Place) -> tuple[Weights, ...]:
+    """What stands before the layers of a chunk, in the order of the modules: tower, projector, embedding."""
+    if not chunk.first:
+        return ()
+    text, found = job.text, list[Weights]()
+    if job.vision is not None:
+        found += vision_weights(job.vision, job.frozen, job.layout.tensor)
+    found.append(_embedding(text, job, "word embedding", copy=False))
+    if text.learned_positions:
+        found.append(
+            Weights(
+                component=Component.EMBEDDING_AND_LOSS,
+                name="position embedding",
+                formula="positions*h",
+                elements=text.learned_positions * text.hidden_size,
+                trainable=not job.frozen.language,
+                layer_unit=False,
+            )
+        )
+    return tuple(found)
+
+
+def leaving_weights(job: HasStates, chunk: Place, *, beside_embedding: bool) -> tuple[Weights, ...]:
+    """What stands after the layers of a chunk, tied copies of the embedding included."""
+    text, found = job.text, list[Weights]()
     if chunk.last:
         found.append(
             Weights(

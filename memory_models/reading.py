@@ -75,7 +75,7 @@ def read_bridge_config(
     adapters = read_adapters(config, notes)
     offload, offloaded_layers = read_offload(model)
     job = TrainingJob(
-        text=read_text(model, layout.tensor) if shapes is None else shapes[0],
+        text=read_text(model, layout.tensor, notes) if shapes is None else shapes[0],
         vision=vision,
         tower_split=model.flag("vision_dp_when_cp"),
         layout=layout,

@@ -158,6 +158,7 @@ def read_optimizer(optimizer: Section, ddp: Section, precision: Precision) -> Op
     wanted = ddp.flag("use_distributed_optimizer"), optimizer.flag("use_distributed_optimizer")
     return OptimizerSetup(
         distributed=any(wanted),
+        bucketed=ddp.flag("overlap_grad_reduce"),
         instances=ddp.integer("num_distributed_optimizer_instances", 1),
         master_bytes=master,
         first_moment_bytes=first,

@@ -32,10 +32,10 @@ _NATIVE_TOWER_FIELDS = (
 )
 
 
-def read_text(model: Section, tensor: int) -> TextShape:
+def read_text(model: Section, tensor: int, notes: list[str]) -> TextShape:
     """The language model. Raises ValueError that names the missing key."""
     hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
-    layers = _layers(model)
+    layers = _layers(model, notes)
     gated = model.flag("gated_linear_unit")
     activation = str(model.get("activation_func") or "")
     model.get("is_hybrid_model")  # says no more than the pattern does
@@ -112,12 +112,33 @@ def hybrid_pattern(model: Section) -> str | None:
     return next((str(pattern) for pattern in patterns if pattern), None)
 
 
-def _layers(model: Section) -> tuple[Layer, ...]:
+#: Providers that build every decoder layer from one specification, and whether it has experts
+#: (read in Bridge from 0.3.1 to August 2026).
+_LAYERS_ALIKE = {"Qwen3VLMoEModelProvider": True, "Qwen3VLModelProvider": False}
+
+
+def _sparse_layers(model: Section, count: int, notes: list[str]) -> list[int]:
+    """1 for each layer with experts."""
+    frequency, experts = model.get("moe_layer_freq", 1), bool(model.get("num_moe_experts"))
+    provider = str(model.get("_target_") or "").rsplit(".", 1)[-1]
+    asked = _pattern(frequency, count) if experts else [0] * count
+    if provider not in _LAYERS_ALIKE:
+        return asked
+    built = [int(experts and _LAYERS_ALIKE[provider])] * count
+    if asked != built:
+        notes.append(
+            f"moe_layer_freq does nothing: Bridge's {provider} builds every decoder layer "
+            f"{'with' if built[0] else 'without'} experts"
+        )
+    return built
+
+
+def _layers(model: Section, notes: list[str]) -> tuple[Layer, ...]:
     pattern = hybrid_pattern(model)
     if pattern is not None:
         return layers_of_pattern(pattern)[0]
     count = layer_count(model.integer("num_layers"))
-    sparse = _pattern(model.get("moe_layer_freq", 1), count) if model.get("num_moe_experts") else [0] * count
+    sparse = _sparse_layers(model, count, notes)
     linear = model.get("linear_attention_freq")
     recurrent = [0] * count
     if isinstance(linear, int) and linear > 1:

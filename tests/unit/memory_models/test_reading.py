@@ -11,7 +11,7 @@ import pytest
 
 from memory_models.job import Granularity, Implementation, Sharding
 from memory_models.reading import read_bridge_config
-from memory_models.shapes import ImageLoad
+from memory_models.shapes import FeedForward, ImageLoad
 
 TINY = json.loads((Path(__file__).parent / "data" / "qwen3_vl_moe_tiny_bridge_0_3_1.json").read_text())
 IMAGE = ImageLoad(patches=256)
@@ -47,6 +47,18 @@ def test_precision_and_gradient_width_follow_the_configuration() -> None:
     ).job
     assert (job.precision.parameter_bytes, job.precision.gradient_bytes) == (2, 2)
     assert job.optimizer.master_bytes == 4
+
+
+def test_dense_layers_that_a_provider_does_not_build_are_not_counted_and_told() -> None:
+    """Bridge's Qwen3-VL providers build one kind of layer; a provider of one's own may read the key."""
+    pattern = [0, 1, 0, 1]
+    reading = read_bridge_config(changed(model__moe_layer_freq=pattern), world_size=1, images=IMAGE)
+    assert {layer.feed_forward for layer in reading.job.text.layers} == {FeedForward.EXPERTS}
+    assert any("moe_layer_freq does nothing" in note for note in reading.notes)
+    own = changed(model__moe_layer_freq=pattern, model___target_="recipes.mixed.MixedProvider")
+    reading = read_bridge_config(own, world_size=1, images=IMAGE)
+    assert [layer.feed_forward is FeedForward.EXPERTS for layer in reading.job.text.layers] == pattern
+    assert not any("moe_layer_freq" in note for note in reading.notes)
 
 
 def test_a_sharding_strategy_without_the_fsdp_flag_shards_nothing_and_is_told() -> None:
