@@ -13,6 +13,11 @@ at once, or in waves), answer_set_mean (commits in an answer), confidence_gap an
 likeliest suspect against whether it was the culprit, had the run been stopped after each of its trials: the
 largest difference of mean belief and frequency over ten groups of equal size by belief, and the mean
 square).
+
+A belief can match its frequency only over the runs that it was made for. With one pair of flake rates in all
+runs, and a culprit in each, it is too modest where trials never flake and too sure where they always do.
+``--mixed`` is the population to read confidence_gap on: each run draws its rates from the pairs of the
+table in docs/explanation/search.md, and has no culprit, or a bad good end, as often as the prior says.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from bisection.criteria import Criterion, CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Trial
 from bisection.measurement import Measurement, Outcome, Peak
+from bisection.prior import GOOD_END_IS_BAD, NO_CULPRIT
 from bisection.search import Search
 from bisection.specification import BisectionSpec, Budget
 from memory_models.breakdown import GIB, Category, Component, MemoryBreakdown
@@ -40,6 +46,8 @@ from memory_models.breakdown import GIB, Category, Component, MemoryBreakdown
 GOOD_BYTES, BAD_BYTES, LIMIT_BYTES = 60 * GIB, 70 * GIB, 65 * GIB
 #: Spread of the logarithm of trial times where they differ.
 TIME_SIGMA = 0.5
+#: What trials flake like in a mixed population: (false negatives, false positives), all equally often.
+MIXED_RATES = ((0.0, 0.0), (0.1, 0.01), (0.1, 0.1), (0.3, 0.05))
 HOT_PATH, COLD_PATH = "src/recipe/model.py", "docs/guide.md"
 
 
@@ -58,6 +66,7 @@ class Setting:
     unrelated: int
     metric_sigma: float | None
     environments: int
+    mixed: bool = False
 
 
 @cache
@@ -80,6 +89,9 @@ class PlantedWorld:
         hot = np.zeros(n + 1, dtype=bool)
         if setting.prior != "uniform":
             hot[1 + random.choice(n, size=max(1, n // 10), replace=False)] = True
+        self.false_negative, self.false_positive = setting.false_negative, setting.false_positive
+        if setting.mixed:
+            self.false_negative, self.false_positive = MIXED_RATES[random.integers(len(MIXED_RATES))]
         self.culprit = self._plant(hot)
         self.skipped = self._skipped()
         self.unrelated: set[int] = set()
@@ -100,10 +112,12 @@ class PlantedWorld:
         )
 
     def _plant(self, hot: np.ndarray) -> int:
-        """Position of the culprit; behind the range if there is none."""
+        """Position of the culprit; behind the range if there is none, 0 if the good end is bad."""
         n, random = self.setting.commits, self.random
-        if self.setting.no_culprit:
+        if self.setting.no_culprit or (self.setting.mixed and random.random() < NO_CULPRIT):
             return n + 1
+        if self.setting.mixed and random.random() < GOOD_END_IS_BAD / (1 - NO_CULPRIT):
+            return 0
         earliest = 1 + self.setting.unrelated
         if self.setting.prior == "informative" and random.random() < 0.8:
             return int(random.choice(np.flatnonzero(hot)))
@@ -147,7 +161,7 @@ class PlantedWorld:
         if position in self.unrelated:
             return Outcome.CRASHED, "another bug", None
         bad = position >= self.culprit
-        flaked = self.random.random() < (self.setting.false_negative if bad else self.setting.false_positive)
+        flaked = self.random.random() < (self.false_negative if bad else self.false_positive)
         looks_bad = bad != flaked
         if self.setting.metric_sigma is None:
             return (Outcome.CRASHED, "the bug", None) if looks_bad else (Outcome.COMPLETED, "", None)
@@ -288,7 +302,7 @@ def _summary(
         finding, culprit = run.finding, f"{world.culprit:040x}"
         if finding.commits:
             answers.append(len(finding.commits))
-        if world.setting.no_culprit:
+        if not 0 < world.culprit <= world.setting.commits:
             right += finding.kind is FindingKind.NONE
             accused += finding.kind is FindingKind.FOUND
         elif finding.problem == "budget-spent" or finding.kind is FindingKind.NONE:
@@ -333,6 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--unrelated", type=int, default=0, help="good commits that fail for another reason")
     parser.add_argument("--metric-sigma", type=float, help="the effect in standard deviations")
     parser.add_argument("--environments", type=int, default=0)
+    parser.add_argument(
+        "--mixed", action="store_true", help="flake rates and hypotheses differ from run to run"
+    )
     parser.add_argument("--trials", type=int, default=200, help="simulated bisections")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -39,7 +39,7 @@ AGREEING_TRIALS = 2
 TRIALS_WITHOUT_SECOND_WORKER = 4
 #: Doubt that may remain if trials flake much, as a multiple of the doubt that may be stated. Measured over
 #: planted culprits: without this, stopping at a belief of .99 was wrong in 1.8 % of cases at .3 and .05.
-CAUTION = 2.0
+CAUTION = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +188,10 @@ def _settled(standing: Standing, belief: Belief, running: Sequence[int] = ()) ->
     """The stretch that holds the answer, if the belief and the agreeing trials suffice for it."""
     stated = standing.stretch_belief(belief.posterior)
     best = int(np.argmax(stated))
+    if stated[best] < standing.spec.confidence:
+        return None
     doubt = 1 - float(standing.stretch_belief(belief.cautious)[best])
-    if stated[best] < standing.spec.confidence or doubt > CAUTION * (1 - standing.spec.confidence):
+    if doubt > CAUTION * (1 - standing.spec.confidence):
         return None
     lower, upper = _bounds(standing, best)
     if lower is not None and standing.still_to_agree(lower, bad=False) > running.count(lower):

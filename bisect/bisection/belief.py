@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,13 @@ class Belief:
     looks_bad: Floats  #: (n,) how surely each one was on the bad side
     valued: bool  #: whether values were measured, or only verdicts
     posterior: Posterior
-    cautious: Posterior
+
+    @cached_property
+    def cautious(self) -> Posterior:
+        """The belief if trials flake much. Values carry their noise with them: there it is the same."""
+        if self.valued:
+            return self.posterior
+        return update(self.log_prior, self.groups, self.looks_bad, CAUTIOUS_RATES)
 
     @classmethod
     def of_verdicts(cls, log_prior: Floats, groups: Integers, bad: Floats) -> Belief:
@@ -51,14 +58,12 @@ class Belief:
 
     @classmethod
     def _from(cls, log_prior: Floats, groups: Integers, looks_bad: Floats, *, valued: bool) -> Belief:
-        posterior = update(log_prior, groups, looks_bad, VALUE_RATES if valued else VERDICT_RATES)
         return cls(
             log_prior=log_prior,
             groups=groups,
             looks_bad=looks_bad,
             valued=valued,
-            posterior=posterior,
-            cautious=posterior if valued else update(log_prior, groups, looks_bad, CAUTIOUS_RATES),
+            posterior=update(log_prior, groups, looks_bad, VALUE_RATES if valued else VERDICT_RATES),
         )
 
     def if_all_agree(self, running: Sequence[int]) -> Belief:

@@ -23,8 +23,12 @@ from bisection.evidence import Evidence, JudgedEntry, gather
 from bisection.finding import Finding
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.levels import relevant_below
+<<<<<<< HEAD
+from bisection.placement import RARELY_UNTESTABLE, Outlook
+=======
 from bisection.other_steps import entries_for, needless, specification_for, with_others, worth_a_search
 from bisection.placement import Outlook
+>>>>>>> b462a95cf1497f71ccf25340e6fa81d0e6fa8589
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
@@ -40,6 +44,9 @@ GOOD_END_IS_BAD = "good-end-is-bad"
 CONFIRMATION_WORTH = 0.1
 #: Bits below which a trial is not worth starting at all.
 WORTHLESS = 1e-4
+#: The same beside running trials for a state that can probably not be tested: what runs tells as well where
+#: testable states are. With .3, 30 % of 1000 commits untestable cost 29.3 trials, without it 31.5.
+RISKY_WORTH = 0.3
 #: A running trial can no longer matter if it is worth less than this share of the best one to start.
 CANCELLED_BELOW = 0.2
 #: What a new environment costs, in trials: building one takes about as long as a short run.
@@ -303,7 +310,8 @@ class Search:
         chance = (1 - self._chance)[standing.open]
         worth = (information + needed) * chance
         best = int(np.argmax(worth / self._cost(running)[standing.open]))
-        if worth[best] < WORTHLESS:
+        risky = bool(running) and chance[best] < 1 - RARELY_UNTESTABLE
+        if worth[best] < (RISKY_WORTH if risky else WORTHLESS):
             return None
         group = int(standing.open[best])
         purpose = Purpose.SEARCH
@@ -376,10 +384,13 @@ class Search:
         """The entries that cost a run here: not those that another bisection measured."""
         return [entry for entry in self._entries if not entry.trial.taken_from]
 
+<<<<<<< HEAD
+=======
     def _left(self, pending: int) -> int:
         """How many trials may still be started."""
         return self.spec.budget.trials - len(self._paid) - pending
 
+>>>>>>> b462a95cf1497f71ccf25340e6fa81d0e6fa8589
     def _spent(self, pending: int) -> str:
         """Why the budget is used up, or "" while it is not.
 

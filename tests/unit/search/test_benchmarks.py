@@ -72,3 +72,14 @@ def test_plain_git_is_really_asked_and_sees_a_lost_fix_as_no_answer(tmp_path: Pa
     repository = GeneratedRepository(tmp_path / "diverged.git", rows, base=4)
     assert repository.bisect(0, 9, range(7, 10), ())[1] == 7
     assert repository.bisect(0, 9, range(2, 10), ()) == (1, -1)  # the merge base is bad: git gives up
+
+
+def test_the_stated_belief_is_the_frequency_where_rates_and_hypotheses_are_mixed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--commits", "24", "--workers", "2", "--mixed", "--trials", "300", "--seed", "5", "--json"]
+    search_cost.main(arguments)
+    figures = json.loads(capsys.readouterr().out)
+    # 2,000 searches stay within .03; with 300 a tenth of the moments is known to about .02 by chance alone.
+    assert figures["confidence_gap"] < 0.05
+    assert figures["right"] > 0.98

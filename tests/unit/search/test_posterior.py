@@ -143,17 +143,17 @@ def test_scattered_skips_do_not_condemn_their_neighbours() -> None:
     assert chance[150] < 0.5
 
 
-def test_a_block_is_closed_after_three_probes_inside_and_its_edges_stay_open() -> None:
-    testable, untestable = [0, 200, 800, 1000], [300, 400, 500, 600, 700]
+def test_a_block_is_closed_after_enough_probes_inside_and_its_edges_stay_open() -> None:
+    testable, untestable = [0, 200, 800, 1000], [300, 350, 400, 500, 600, 650, 700]
     chance = np.where((np.arange(1001) >= 300) & (np.arange(1001) <= 700), CLOSED_ABOVE + 0.05, 0.3)
     shut = closed(1001, testable, untestable, chance)
     assert shut[300:701].all()
     assert not shut[201:300].any()
-    assert not closed(1001, testable, untestable[1:], chance)[350]
+    assert not closed(1001, testable, untestable[1:], chance)[375]
 
 
 def test_edges_are_found_no_finer_than_the_block_deserves() -> None:
-    untestable = [300, 400, 500, 600, 700]
+    untestable = [300, 350, 400, 500, 600, 650, 700]
     chance = np.ones(1001)
     shut = closed(1001, [0, 290, 705, 1000], untestable, chance)
     assert shut[291:705].all()
