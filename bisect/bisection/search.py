@@ -23,12 +23,8 @@ from bisection.evidence import Evidence, JudgedEntry, gather
 from bisection.finding import Finding
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.levels import relevant_below
-<<<<<<< HEAD
-from bisection.placement import RARELY_UNTESTABLE, Outlook
-=======
 from bisection.other_steps import entries_for, needless, specification_for, with_others, worth_a_search
-from bisection.placement import Outlook
->>>>>>> b462a95cf1497f71ccf25340e6fa81d0e6fa8589
+from bisection.placement import RARELY_UNTESTABLE, Outlook
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
@@ -384,13 +380,10 @@ class Search:
         """The entries that cost a run here: not those that another bisection measured."""
         return [entry for entry in self._entries if not entry.trial.taken_from]
 
-<<<<<<< HEAD
-=======
     def _left(self, pending: int) -> int:
         """How many trials may still be started."""
         return self.spec.budget.trials - len(self._paid) - pending
 
->>>>>>> b462a95cf1497f71ccf25340e6fa81d0e6fa8589
     def _spent(self, pending: int) -> str:
         """Why the budget is used up, or "" while it is not.
 
