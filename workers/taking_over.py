@@ -49,11 +49,13 @@ def take_over(
     asked: Sequence[Trial],
     keys: ContentKeys,
 ) -> Standing:
-    """All at once for the states of the level that is searched now, where the request does not refuse it.
+    """All at once for the states of the level that is searched now, unless the request refuses it.
 
     ``asked`` are all trials of this bisection, cancelled ones too: no two may have one attempt of a state.
     """
-    if row.request.get("reuse") is False:
+    data = Profile.model_validate(row.profile).data
+    # Of data that lie outside the tree and have no digest, nobody can say that they are the same.
+    if row.request.get("reuse") is False or (data.path is not None and data.digest is None):
         return Standing.NOTHING
     states = {keys.key(state): state for state in map(search.line.state, range(len(search.line)))}
     store = Measurements(context.database)
