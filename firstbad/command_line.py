@@ -224,11 +224,13 @@ def submit(
 
 
 def _plan_text(bisection: Any) -> str:
+    from bisection.quantities import counted
+
     plan = bisection["plan"]
     lines = [
-        f"{plan['commits']} suspects, which are {plan['states']} states that can differ in the repro, "
-        f"in {plan['environments']} environments",
-        f"about {plan['trials']:.0f} trials on {plan['workers']} workers",
+        f"{counted(plan['commits'], 'suspect')} in {counted(plan['states'], 'state')} that can differ "
+        f"in the repro, in {counted(plan['environments'], 'environment')}",
+        f"about {counted(round(plan['trials']), 'trial')} on {counted(plan['workers'], 'worker')}",
     ]
     if plan["seconds"] is not None:
         lines.append(f"about {plan['seconds'] / 60:.0f} minutes, {plan['gpu_hours']:.1f} GPU hours")

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from bisection.quantities import counted
 from bisection.rendering.escaping import terminal_safe
 from bisection.rendering.progress_words import answer_words, cost_words
 from service.client import Client
@@ -90,7 +91,9 @@ def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[
 
 def _headline(bisection: Mapping[str, Any]) -> str:
     plan = bisection.get("plan") or {}
-    size = f", {plan['commits']} suspects in {plan['states']} states" if plan else ""
+    size = ""
+    if plan:
+        size = f", {counted(plan['commits'], 'suspect')} in {counted(plan['states'], 'state')}"
     return f"bisection {bisection['id']}: {bisection['status']}{size}"
 
 

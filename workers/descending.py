@@ -28,6 +28,7 @@ from bisection.openings import (
     version_level,
     wants_reversal,
 )
+from bisection.quantities import counted
 from bisection.specification import BisectionSpec
 from bisection.states import Line
 from workers.context import WorkerContext
@@ -236,6 +237,6 @@ def _wider(reader: StateReader, profile: Profile, level: Level, finding: Finding
         range=wider,
         states=Level.plain(wider).states,
         repository=level.repository,
-        title=f"the range from {wider.good.short} on, {len(older) - 1} commits further back",
+        title=f"the range from {wider.good.short} on, {counted(len(older) - 1, 'commit')} further back",
         opened_by=finding,
     )

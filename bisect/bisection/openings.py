@@ -24,6 +24,7 @@ from enum import StrEnum
 from bisection.commits import Commit, CommitRange, State
 from bisection.finding import Finding, FindingKind
 from bisection.levels import Level, LevelKind, made_step
+from bisection.quantities import counted
 
 #: Drops the overrides of a state that change nothing, see `levels.canonical`.
 Tidy = Callable[[State], State]
@@ -261,7 +262,7 @@ def package_level(change: Change, lock: Factor, opened_by: Finding | None, tidy:
         range=CommitRange(commits=tuple(steps)),
         states=tuple(states),
         path=lock.path,
-        title=f"the {len(lock.packages)} packages that {lock.path} moves",
+        title=f"the {counted(len(lock.packages), 'package')} that {lock.path} moves",
         opened_by=opened_by,
     )
 
