@@ -9,6 +9,7 @@ from bisection.criteria import CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Trial
 from bisection.search import Search
+from bisection.skips import PROBES
 from memory_models.breakdown import GIB
 from tests.unit.search.drawn_lines import DrawnLine, drive, hash_of, worker_for
 
@@ -17,12 +18,12 @@ from tests.unit.search.drawn_lines import DrawnLine, drive, hash_of, worker_for
 def drawn_lines(draw: st.DrawFn) -> str:
     """A line of 2 to 40 commits with a culprit that can be tested, as its parent can.
 
-    At most four commits cannot be tested: five in a stretch may be taken for one block.
+    At most six commits cannot be tested: seven in a stretch may be taken for one block.
     """
     size = draw(st.integers(1, 39))
     culprit = draw(st.integers(1, size))
     drawing = ["."] + [draw(st.sampled_from("...=")) for _ in range(size)]
-    for hole in draw(st.sets(st.integers(0, size), max_size=4)):
+    for hole in draw(st.sets(st.integers(0, size), max_size=PROBES + 1)):
         drawing[hole] = draw(st.sampled_from("so"))
     drawing[0] = drawing[culprit - 1] = drawing[size] = "."
     drawing[culprit] = "X"
@@ -44,6 +45,35 @@ def test_the_planted_culprit_is_found_for_any_holes_and_order_of_arrival(
     assert line.culprit is not None
     assert finding.commits == (hash_of(line.culprit),)
     assert len({entry.trial.key for entry in ledger}) == len(ledger)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    size=st.integers(2, 60),
+    at=st.floats(0, 1),
+    holes=st.sets(st.integers(0, 60)),
+    parallel=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_cannot_be_tested_the_culprit_is_in_the_answer(
+    size: int, at: float, holes: set[int], parallel: int, seed: int
+) -> None:
+    culprit = 1 + round(at * (size - 1))
+    drawing = ["s" if position in holes else "." for position in range(size + 1)]
+    drawing[0] = drawing[size] = "."  # both ends were seen to run
+    line = HiddenCulprit(drawing="".join(drawing), at=culprit)
+    line.random.seed(seed)
+    finding, _ = drive(
+        line,
+        line.specification(parallel=parallel, workers=parallel),
+        order=lambda running: line.random.randrange(len(running)),
+    )
+    assert hash_of(culprit) in finding.commits
+    testable = [position for position, drawn in enumerate(drawing) if drawn == "."]
+    before = max(position for position in testable if position < culprit)
+    after = min(position for position in testable if position >= culprit)
+    if after - before <= PROBES:
+        assert finding.commits == tuple(hash_of(position) for position in range(before + 1, after + 1))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
