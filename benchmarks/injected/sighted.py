@@ -364,7 +364,7 @@ SLOW_DOWNS = (
                 old="        hidden_states = hidden_states + self.mlp(self.norm2(hidden_states))\n"
                 "        return hidden_states\n",
                 new="        branch = self.mlp(self.norm2(hidden_states))\n"
-                "        for _ in range(8):\n"
+                "        for _ in range(16):\n"
                 "            assert torch.allclose(branch, self.mlp(self.norm2(hidden_states)), atol=1e-3)\n"
                 "        return hidden_states + branch\n",
             ),
@@ -403,8 +403,8 @@ SLOW_DOWNS = (
         ),
     ),
     Injection(
-        name="attention-not-compiled-mask",
-        what="The causal mask is built anew, row by row, for each layer and call.",
+        name="mask-row-by-row",
+        what="The causal mask is built anew, row by row, for each layer and head.",
         component=None,
         kind=Kind.THROUGHPUT,
         activity=Activity.DECODER,
@@ -412,8 +412,9 @@ SLOW_DOWNS = (
             Edit(
                 path=_ATTENTION,
                 old=_SOFTMAX,
-                new="        rows = [torch.arange(output_size[3]) > row for row in range(output_size[2])]\n"
-                "        banned = torch.stack(rows)\n"
+                new="        for head in range(output_size[1]):\n"
+                "            rows = [torch.arange(output_size[3]) > row for row in range(output_size[2])]\n"
+                "            banned = torch.stack(rows)\n"
                 "        attention_scores = attention_scores.masked_fill(banned, -10000.0)\n" + _SOFTMAX,
             ),
         ),

@@ -253,6 +253,22 @@ def listed_storages() -> dict[str, Any]:
         }
 
 
+def kept_batches() -> dict[str, Any]:
+    """Two steps; whoever feeds the model keeps the first step's batch, and lets go of the second's."""
+    torch.manual_seed(0)
+    with observed() as watch:
+        model = Model()
+        watch.take_model(model)
+        kept = torch.randn(TOKENS, WIDTH)
+        watch.start_step()
+        model(pixel_values=kept).square().mean().backward()
+        watch.end_step()
+        watch.start_step()
+        model(pixel_values=torch.randn(TOKENS, WIDTH)).square().mean().backward()
+        watch.end_step()
+        return {"after": cells(watch), "retained": len(watch.retained), "kept": kept.nbytes}
+
+
 def temporaries() -> dict[str, int]:
     """A peak inside forward, from a matrix that nothing keeps."""
 
@@ -456,6 +472,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "reentrant": lambda: activations_by_component("reentrant"),
     "not reentrant": lambda: activations_by_component("not reentrant"),
     "listed": listed_storages,
+    "kept batches": kept_batches,
     "temporaries": temporaries,
     "replayed group": replayed_group,
     "replayed outside": replayed_outside_of_modules,

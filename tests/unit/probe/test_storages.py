@@ -95,6 +95,12 @@ def test_what_a_replay_does_outside_of_modules_belongs_to_the_module_that_replay
     assert peak.get("embedding_and_loss temporary", 0) < MATRIX
 
 
+def test_a_batch_that_outlives_its_step_is_kept_by_no_module(scene: Scene) -> None:
+    kept = scene("kept batches")
+    assert kept["after"] == {**PARAMETERS, **GRADIENTS, "runtime activations": kept["kept"]}
+    assert kept["retained"] == 2
+
+
 def test_backward_belongs_to_the_module_that_made_the_node(scene: Scene) -> None:
     kept = scene("kept")
     assert kept["instant"] == "language_model.decoder.1.mlp.experts backward"

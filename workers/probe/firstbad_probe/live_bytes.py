@@ -40,7 +40,7 @@ def shared(total_bytes: int, shares: dict[Cell, int], remainder: Cell) -> Parts:
 class Block:
     """One live allocation."""
 
-    __slots__ = ("interval", "origin", "parts", "reference", "serial", "size_bytes")
+    __slots__ = ("alive", "interval", "origin", "parts", "reference", "serial", "size_bytes")
 
     def __init__(self, size_bytes: int, parts: Parts, serial: int, interval: int) -> None:
         self.size_bytes = size_bytes
@@ -48,6 +48,7 @@ class Block:
         self.serial = serial  #: allocations are numbered; the peak remembers how far the count was
         self.interval = interval  #: the run of one phase in which it was made
         self.reference: object = None
+        self.alive = True
         self.origin = ("", "", "")  #: path of the module, phase and operation that made it, if asked for
 
 
@@ -119,6 +120,7 @@ class LiveBytes:
             self.move(block, settled)
         _put(self.cells, block.parts, -1)
         self.total_bytes -= block.size_bytes
+        block.alive = False
 
     def move(self, block: Block, parts: Parts) -> None:
         """Write the block to other cells, now and in each summit at which it was alive."""

@@ -72,6 +72,7 @@ class Observer:
         self.notes: list[str] = []
         self.mock_data: str | None = None  #: the class of a mock data set in use
         self._models = 0
+        self._inputs: list[live_bytes.Block] = []  #: of this step
         #: Modules that are handed the message of the stage before, and their components.
         self._receivers: list[tuple[torch.nn.Module, str]] = []
 
@@ -269,8 +270,10 @@ class Observer:
         if self.scopes.phase != FORWARD and not self.scopes.in_backward_node:
             self.storages.begin_phase(FORWARD, BATCH)
         for name, value in keywords.items():
-            if isinstance(value, torch.Tensor) and self.storages.block_of(value) is not None:
+            block = self.storages.block_of(value) if isinstance(value, torch.Tensor) else None
+            if block is not None:
                 self.storages.label(value, _component_of_input(name), live_bytes.ACTIVATIONS)
+                self._inputs.append(block)
         for receiver, component in self._receivers:
             message = getattr(receiver, "input_tensor", None)
             if isinstance(message, torch.Tensor) and self.storages.block_of(message) is not None:
@@ -298,6 +301,7 @@ class Observer:
     def end_step(self) -> None:
         self.storages.begin_phase(STEP, OUTSIDE)
         live = self.storages.live
+        self._disown_inputs()
         peak_bytes, retained_bytes = live.step_peak_bytes, live.total_bytes
         if self.gpu is not None:
             peak_bytes, retained_bytes = self.gpu.end_step(live, self.scopes.step)
@@ -317,6 +321,14 @@ class Observer:
         )
         self.scopes.step += 1
         self._tell(f"{self.scopes.step} steps taken, peak {peak_bytes / 2**20:.1f} MiB")
+
+    def _disown_inputs(self) -> None:
+        """Inputs are of the module that they are for; one that outlives its step is kept by none of them."""
+        for block in self._inputs:
+            if block.alive:
+                parts = (((RUNTIME, live_bytes.ACTIVATIONS), block.size_bytes),)
+                self.storages.live.move(block, parts)
+        self._inputs.clear()
 
     def _see_configuration(self, configuration: Any) -> None:
         model = getattr(configuration, "model", None)
