@@ -66,4 +66,7 @@ def level_lines(level: LevelFinding) -> tuple[str, tuple[str, ...], str]:
         FindingKind.NONE: "nothing was named",
     }
     confidence = f" (confidence {show_confidence(level.confidence)})" if level.commits else ""
-    return f"{level.title}: {answers.get(level.kind, level.kind.value)}{confidence}", level.names, level.why
+    title = level.title
+    if title.startswith(("what ", "the ")):  # a path keeps its spelling
+        title = title[0].upper() + title[1:]
+    return f"{title}: {answers.get(level.kind, level.kind.value)}{confidence}", level.names, level.why

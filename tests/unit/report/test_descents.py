@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,11 +69,13 @@ def test_every_format_tells_the_descent_and_none_is_fooled_by_a_subject() -> Non
     assert CulpritReport.from_json(report.to_json()).to_json() == report.to_json()
     page, text, terminal = render_html(report), render_markdown(report), render_text(report)
     for shown in (page, text, terminal):
-        assert "what is in vendor/library" in shown
+        assert "What is in vendor/library" in shown
         assert "dddddddddd" in shown
         assert "\u202e" not in shown
         assert "docs/errors/budget-spent.md" in shown
     assert "<script>" not in page
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(names) == len(set(names))
     assert "`dddddddddd <script>" in text
 
 
