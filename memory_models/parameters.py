@@ -15,6 +15,7 @@ from typing import NamedTuple
 from memory_models.adapters import adapter_elements
 from memory_models.breakdown import Component
 from memory_models.choices import HasStates
+from memory_models.glm_tower import glm_weights
 from memory_models.job import Frozen
 from memory_models.layer_weights import (
     attention_weights,
@@ -32,6 +33,7 @@ from memory_models.shapes import (
     Mixer,
     Norm,
     TextShape,
+    Tower,
     VisionShape,
 )
 
@@ -270,6 +272,10 @@ def vision_weights(vision: VisionShape, frozen: Frozen, tensor: int) -> tuple[We
             )
         )
 
+    if vision.family is Tower.GLM:
+        for part in glm_weights(vision):
+            add(*part)
+        return tuple(found)
     add(Component.VISION, "patch embedding", "in*T*P^2*vh+vh", vision.patch_elements * hidden + hidden)
     add(Component.VISION, "position embedding", "positions*vh", vision.positions * hidden)
     split_block = 4 * hidden * hidden + 3 * hidden + 2 * hidden * width + width

@@ -97,7 +97,7 @@ def full_proposals(job: TrainingJob) -> Iterator[Proposal]:
         why_not = "megatron-core rejects full recompute with graphs of parts of layers (full_iteration only)"
     elif job.offloaded_layers:
         why_not = "cpu_offloading of layers refuses any recompute"
-    elif job.vision is not None and not job.vision.native and job.patches:
+    elif job.vision is not None and not job.vision.native and job.vision.deepstack and job.patches:
         why_not = (
             "Bridge 0.3.1 cannot recompute fully with images: its checkpoint hands the deepstack list to "
             "save_for_backward, which takes tensors only"

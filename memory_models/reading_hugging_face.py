@@ -1,7 +1,7 @@
 """A Hugging Face configuration with a layout and a batch, read into a TrainingJob.
 
-For planning a run that has no Bridge configuration yet: the Qwen3-VL and Qwen3.5 families and the
-text models that share their keys. How the run is trained is the caller's to say.
+For planning a run that has no Bridge configuration yet: the Qwen3-VL and Qwen3.5 families, GLM-4.5V, and
+text models that share their keys or DeepSeek's. How the run is trained is the caller's to say.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from typing import Any
 from memory_models.job import Batch, TrainingJob
 from memory_models.layout import ParallelLayout
 from memory_models.reading import Reading
+from memory_models.reading_shapes import HUGGING_FACE_TOWER, tower_shape
 from memory_models.shapes import (
     AttentionShape,
     ExpertsShape,
     FeedForward,
     GatedDeltaShape,
+    LatentAttentionShape,
     Layer,
     Mixer,
     TextShape,
-    VisionShape,
     layer_count,
 )
+
+NATIVE_TOWER = "the vision tower is taken to be Megatron's own, as in Bridge since 0.4"
 
 
 def read_hugging_face_config(
@@ -38,11 +41,12 @@ def read_hugging_face_config(
     notes: list[str] = []
     if not isinstance(text, Mapping):
         raise ValueError("text_config is no mapping: give the configuration as config.json holds it")
-    if isinstance(vision, Mapping):
-        notes.append("the vision tower is taken to be Megatron's own, as in Bridge since 0.4")
+    tower = tower_shape(vision, native=True) if isinstance(vision, Mapping) else None
+    if tower is not None:
+        notes.append(NATIVE_TOWER if tower.native else HUGGING_FACE_TOWER)
     job = TrainingJob(
         text=_text(text, bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))),
-        vision=_vision(vision) if isinstance(vision, Mapping) else None,
+        vision=tower,
         layout=layout,
         batch=batch,
         **choices,
@@ -85,61 +89,71 @@ def _gated_delta(held: Mapping[str, Any]) -> GatedDeltaShape:
     )
 
 
-def _text(held: Mapping[str, Any], tied: bool) -> TextShape:
-    hidden, heads = _size(held, "hidden_size"), _size(held, "num_attention_heads")
-    experts = _size(held, "num_experts", 0)
+def _sparse(held: Mapping[str, Any], experts: int) -> list[bool]:
+    """Which layers have experts: by Qwen's step and list, or DeepSeek's and GLM's dense first ones."""
     dense = set(held.get("mlp_only_layers") or ())
-    step = _size(held, "decoder_sparse_step", 1)
-    sparse = [
-        bool(experts) and index not in dense and (index + 1) % step == 0
+    step, first = _size(held, "decoder_sparse_step", 1), _size(held, "first_k_dense_replace", 0)
+    return [
+        bool(experts) and index not in dense and index >= first and (index + 1) % step == 0
         for index in range(layer_count(_size(held, "num_hidden_layers")))
     ]
+
+
+def _attention(held: Mapping[str, Any], *, recurrent: bool) -> AttentionShape | LatentAttentionShape:
+    hidden, heads = _size(held, "hidden_size"), _size(held, "num_attention_heads")
+    if held.get("kv_lora_rank"):
+        return LatentAttentionShape(
+            heads=heads,
+            query_rank=held.get("q_lora_rank"),
+            key_value_rank=_size(held, "kv_lora_rank"),
+            head_size=_size(held, "qk_nope_head_dim"),
+            rotary_size=_size(held, "qk_rope_head_dim"),
+            value_size=_size(held, "v_head_dim"),
+            norm=True,
+        )
     family = str(held.get("model_type", ""))
+    return AttentionShape(
+        heads=heads,
+        groups=_size(held, "num_key_value_heads", heads),
+        head_size=_size(held, "head_dim", hidden // heads),
+        qk_norm="qwen3" in family or bool(held.get("use_qk_norm", False)),
+        # These families gate the output of their full attention.
+        output_gate=bool(held.get("attn_output_gate", recurrent)),
+        qkv_bias=bool(held.get("attention_bias", False)) or "qwen2" in family,
+    )
+
+
+def _experts(held: Mapping[str, Any], count: int) -> ExpertsShape:
+    size = _size(held, "moe_intermediate_size")
+    gated = "shared_expert_intermediate_size" in held
+    shared = _size(held, "shared_expert_intermediate_size", _size(held, "n_shared_experts", 0) * size)
+    return ExpertsShape(
+        count=count,
+        top_k=_size(held, "num_experts_per_tok"),
+        size=size,
+        shared_size=shared,
+        shared_gate=gated,
+        router_bias="n_routed_experts" in held,
+    )
+
+
+def _text(held: Mapping[str, Any], tied: bool) -> TextShape:
+    experts = _size(held, "num_experts", _size(held, "n_routed_experts", 0))
+    sparse = _sparse(held, experts)
     mixers = _mixers(held, len(sparse))
     recurrent = Mixer.GATED_DELTA in mixers
+    hidden = _size(held, "hidden_size")
     return TextShape(
         hidden_size=hidden,
         layers=tuple(
             Layer(mixer=mixer, feed_forward=FeedForward.EXPERTS if on else FeedForward.DENSE)
             for mixer, on in zip(mixers, sparse, strict=True)
         ),
-        attention=AttentionShape(
-            heads=heads,
-            groups=_size(held, "num_key_value_heads", heads),
-            head_size=_size(held, "head_dim", hidden // heads),
-            qk_norm="qwen3" in family,
-            # These families gate the output of their full attention.
-            output_gate=bool(held.get("attn_output_gate", recurrent)),
-            qkv_bias=bool(held.get("attention_bias", False)) or "qwen2" in family,
-        ),
+        attention=_attention(held, recurrent=recurrent),
         # Models without dense layers need not say how wide one would be.
         feed_forward_size=_size(held, "intermediate_size", hidden if all(sparse) else None),
         gated_delta=_gated_delta(held) if recurrent else None,
         vocabulary=_size(held, "vocab_size"),
-        experts=ExpertsShape(
-            count=experts,
-            top_k=_size(held, "num_experts_per_tok"),
-            size=_size(held, "moe_intermediate_size"),
-            shared_size=_size(held, "shared_expert_intermediate_size", 0),
-            shared_gate="shared_expert_intermediate_size" in held,
-        )
-        if experts
-        else None,
+        experts=_experts(held, experts) if experts else None,
         tied_embeddings=tied,
-    )
-
-
-def _vision(held: Mapping[str, Any]) -> VisionShape:
-    return VisionShape(
-        depth=_size(held, "depth"),
-        hidden_size=_size(held, "hidden_size"),
-        heads=_size(held, "num_heads"),
-        feed_forward_size=_size(held, "intermediate_size"),
-        patch_size=_size(held, "patch_size"),
-        temporal_patch=_size(held, "temporal_patch_size", 2),
-        channels=_size(held, "in_channels", 3),
-        positions=_size(held, "num_position_embeddings"),
-        merge=_size(held, "spatial_merge_size", 2),
-        deepstack=len(held.get("deepstack_visual_indexes") or ()),
-        output_size=_size(held, "out_hidden_size"),
     )

@@ -18,6 +18,7 @@ from memory_models.shapes import (
     Mixer,
     Norm,
     TextShape,
+    Tower,
     VisionShape,
     layer_count,
     layers_of_pattern,
@@ -29,6 +30,10 @@ _NATIVE_TOWER_FIELDS = (
     "max_vision_cuda_graph_seq_length",
     "vision_cuda_graph_scope",
     "dist_train",
+)
+
+HUGGING_FACE_TOWER = (
+    "the vision tower is the Hugging Face module: no tensor parallelism and no recompute reach it"
 )
 
 
@@ -184,34 +189,62 @@ def _gated_delta(model: Section) -> GatedDeltaShape:
 
 
 def read_vision(model: Section, notes: list[str]) -> VisionShape | None:
-    """The vision tower of a Qwen3-VL provider; None for a text model.
+    """The vision tower of a Qwen3-VL or GLM-4.5V provider; None for a text model.
 
     Raises ValueError for a tower of another family, whose weights this model cannot count.
     """
     held = model.get("vision_config")
     if not isinstance(held, Mapping):
         return None
-    if "depth" not in held or "num_position_embeddings" not in held:
+    shape = tower_shape(held, native=any(field in model for field in _NATIVE_TOWER_FIELDS))
+    if not shape.native:
+        notes.append(HUGGING_FACE_TOWER)
+    return shape
+
+
+def tower_shape(held: Mapping[str, Any], *, native: bool) -> VisionShape:
+    """The tower that a Hugging Face vision_config describes; ``native`` where Megatron has one of its family.
+
+    Raises ValueError that names the missing key, and for another family.
+    """
+
+    def size(key: str, default: int | None = None) -> int:
+        value = held.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"vision_config's {key} is {value!r}, where a whole number is needed")
+        return value
+
+    sizes: dict[str, Any] = {}
+    if "depth" in held and "num_position_embeddings" in held:
+        sizes = {
+            "native": native,
+            "positions": size("num_position_embeddings"),
+            "feed_forward_size": size("intermediate_size"),
+            "deepstack": len(held.get("deepstack_visual_indexes") or ()),
+        }
+    elif "glm4v" in str(held.get("model_type") or held.get("_target_") or "").lower():
+        sizes = {
+            "family": Tower.GLM,
+            "native": False,
+            "positions": (size("image_size", 336) // size("patch_size", 14)) ** 2,
+            # The blocks are as wide as the output, the merger as "intermediate_size" says.
+            "feed_forward_size": size("out_hidden_size"),
+            "merger_size": size("intermediate_size"),
+            "deepstack": 0,
+        }
+    else:
         raise ValueError(
-            "model.vision_config is not a Qwen3-VL tower (no depth and num_position_embeddings): "
-            "only that family's towers are modelled"
-        )
-    native = any(field in model for field in _NATIVE_TOWER_FIELDS)
-    if not native:
-        notes.append(
-            "the vision tower is the Hugging Face module: no tensor parallelism and no recompute reach it"
+            "vision_config is no tower of Qwen3-VL's or GLM-4.5V's family: only these are modelled. Without "
+            "vision_config the language model alone is estimated"
         )
     return VisionShape(
-        depth=int(held["depth"]),
-        hidden_size=int(held["hidden_size"]),
-        heads=int(held["num_heads"]),
-        feed_forward_size=int(held["intermediate_size"]),
-        patch_size=int(held["patch_size"]),
-        temporal_patch=int(held["temporal_patch_size"]),
-        channels=int(held["in_channels"]),
-        positions=int(held["num_position_embeddings"]),
-        merge=int(held["spatial_merge_size"]),
-        deepstack=len(held.get("deepstack_visual_indexes") or ()),
-        output_size=int(held["out_hidden_size"]),
-        native=native,
+        depth=size("depth"),
+        hidden_size=size("hidden_size"),
+        heads=size("num_heads"),
+        patch_size=size("patch_size"),
+        temporal_patch=size("temporal_patch_size", 2),
+        channels=size("in_channels", 3),
+        merge=size("spatial_merge_size", 2),
+        output_size=size("out_hidden_size"),
+        **sizes,
     )

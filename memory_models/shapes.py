@@ -206,9 +206,18 @@ class TextShape:
         return tuple((layer, sum(1 for _ in alike)) for layer, alike in groupby(layers))
 
 
+class Tower(StrEnum):
+    """The family of a vision tower, for the modules that it is built of."""
+
+    QWEN = "qwen"  #: Qwen3-VL and Qwen3.5-VL
+    GLM = "glm"  #: GLM-4.5V: gated MLPs, RMS norms in float, a merger of its own width
+
+
 @dataclass(frozen=True, kw_only=True)
 class VisionShape:
     """The vision tower and the projector that hands its output to the language model."""
+
+    family: Tower = Tower.QWEN
 
     depth: int
     hidden_size: int
@@ -221,9 +230,13 @@ class VisionShape:
     merge: int  #: patches merged to one image token, along each side
     deepstack: int  #: extra mergers, whose output is added in the first decoder layers
     output_size: int  #: the hidden size of the language model
-    native: bool = (
-        True  #: Megatron's own tower (tensor parallel, full recompute); False: the Hugging Face one
-    )
+    #: Megatron's own tower (tensor parallel, full recompute); False: the Hugging Face one
+    native: bool = True
+    merger_size: int = 0  #: the inner width of a merger that is gated (GLM)
+
+    def __post_init__(self) -> None:
+        if self.family is not Tower.QWEN and (self.native or self.deepstack):
+            raise ValueError(f"a tower of {self.family.value} is Hugging Face's, without deepstack levels")
 
     @property
     def merged_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Activations of the vision tower and the projector (Qwen3-VL family), by micro-batch.
+"""Activations of Qwen's vision tower and projector by micro-batch; GLM's are in glm_tower.py.
 
 Section 6 of the formulas page. P = patches of the micro-batch. Both towers run whole on
 pipeline stage 0; neither shards its residual stream, and attention works picture by picture,
@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from memory_models.breakdown import Component
 from memory_models.choices import HasMicroBatch
+from memory_models.glm_tower import glm_block_gradients, glm_projector_tensors, glm_tower_tensors
 from memory_models.job import Granularity
-from memory_models.shapes import VisionShape
+from memory_models.shapes import Tower, VisionShape
 from memory_models.tensors import Kept
 
 V, J = Component.VISION, Component.PROJECTOR
@@ -50,6 +51,8 @@ def tower_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """What the tower keeps for one micro-batch; nothing where it is frozen, for no gradient passes it."""
     if job.frozen.vision or not job.patches:
         return ()
+    if vision.family is Tower.GLM:
+        return tuple(glm_tower_tensors(job, vision))
     a, patches, hidden = job.precision.activation_bytes, job.patches, vision.hidden_size
     kept = [Kept(V, "patch input", "a*P*in*T*p^2", a * patches * vision.patch_elements, "", True)]
     if tower_recomputed(job, vision):
@@ -69,6 +72,8 @@ def projector_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ..
     """
     if not job.patches or (job.frozen.vision and job.frozen.projector):
         return ()
+    if vision.family is Tower.GLM:
+        return tuple(glm_projector_tensors(job, vision))
     return tuple(_mergers(job, vision))
 
 
@@ -91,6 +96,8 @@ def backward_bytes(job: HasMicroBatch, vision: VisionShape) -> int:
     """Gradients at the widest point of a block's backward, and with recompute the block again."""
     if job.frozen.vision or not job.patches:
         return 0
+    if vision.family is Tower.GLM:
+        return glm_block_gradients(job, vision)
     a, patches = job.precision.activation_bytes, job.patches
     shard = job.layout.tensor if vision.native else 1
     gradients = 2 * a * patches * vision.hidden_size + 2 * a * patches * vision.feed_forward_size // shard
