@@ -117,7 +117,7 @@ def test_neither_tensor_ranks_nor_recompute_reach_it_and_no_remedy_says_so() -> 
         return sum(part.bytes for part in of_tower if part.category is Category.ACTIVATIONS)
 
     everything = replace(job, recompute=Recompute(granularity=Granularity.FULL))
-    assert tower(everything) == tower(job) > 15 * GIB
+    assert tower(everything) == tower(job) > 14 * GIB
     split = job_of(**{"model.tensor_model_parallel_size": 2})
     assert tower(split) == tower(job)
     offered = find_remedies(job, 60 * GIB)
