@@ -67,9 +67,16 @@ def find_drift(profile: Profile, lower: int, upper: int, *, naming: bool = False
     if low is None or high is None or profile.freedom < LEAST_FREEDOM or profile.rise <= 0:
         return None
     crossing = float(profile.means[high] - profile.means[low])
-    # Student's t for one in forty, nearly: 4 at two degrees of freedom, 2 at many.
-    error = 2 * (1 + 2 / profile.freedom) * math.sqrt(profile.variances[high] + profile.variances[low])
-    if crossing + (0.0 if naming else error) >= LEAST_SHARE * profile.rise:
+    error = rise_error = 0.0
+    if not naming:
+        slack = 2 * np.sqrt(profile.variances)
+        if profile.means[low] > slack[low] or profile.means[high] < -slack[high]:
+            return None  # where the limit is crossed is not known yet
+        # Student's t for one in forty, nearly: 4 at two degrees of freedom, 2 at many.
+        error = 2 * (1 + 2 / profile.freedom) * math.sqrt(profile.variances[high] + profile.variances[low])
+        # The ends are often single values, and their noise makes a rise look larger.
+        rise_error = math.sqrt(profile.variances[0] + profile.variances[-1])
+    if crossing + error >= LEAST_SHARE * (profile.rise - rise_error):
         return None
     started = _leaves(profile, profile.means - profile.means[0])
     ended = _leaves(profile, (profile.means[-1] - profile.means)[::-1])
