@@ -17,6 +17,7 @@ from memory_models.job import (
     CrossEntropy,
     Dispatcher,
     Frozen,
+    Granularity,
     Graphs,
     Implementation,
     OptimizerSetup,
@@ -170,6 +171,15 @@ def of_layers(job: MicroBatch) -> MicroBatch:
     return job._replace(
         recompute=recompute, offload=frozenset(), offloaded_layers=0, graphs=Graphs(), vision=None, patches=0
     )
+
+
+def of_first_chunk(job: MicroBatch) -> MicroBatch:
+    """The choices that the tensors before the first layer follow from: of recompute, whether it is full."""
+    if job.implementation is Implementation.UNFUSED:
+        return job
+    full = job.recompute.granularity is Granularity.FULL
+    recompute = Recompute(granularity=Granularity.FULL) if full else Recompute()
+    return job._replace(recompute=recompute, offload=frozenset(), offloaded_layers=0, graphs=Graphs())
 
 
 def holding(job: TrainingJob) -> Holding:

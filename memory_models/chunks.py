@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from memory_models import experts, loss, unfused, unfused_vision, vision
 from memory_models.breakdown import Component
-from memory_models.choices import MicroBatch, of_layers
+from memory_models.choices import MicroBatch, of_first_chunk, of_layers
 from memory_models.job import Implementation
 from memory_models.layer_backward import HalfBackward, backward_halves, held_gradients
 from memory_models.placement import Place
@@ -56,7 +57,7 @@ def chunk_activations(job: MicroBatch, place: Place, *, final: bool) -> ChunkAct
     stays = {treatment: stays_of(job, treatment, halves[treatment.layer]) for treatment, _ in runs}
     output = _output(job) if place.last else NOTHING
     layers = _entered(job, runs, stays) if place.first else counted(runs, stays)
-    first = _first_chunk_tensors(job) if place.first else ()
+    first = _first_chunk_tensors(of_first_chunk(job)) if place.first else ()
     if job.implementation is Implementation.UNFUSED and any(treatment.full for treatment, _ in runs):
         first = (*first, unfused.rotary_angles(job))
     return ChunkActivations(
@@ -96,6 +97,7 @@ def _output(job: MicroBatch) -> Bundle:
     return Bundle.of(*trained(tensors, job.frozen.language))
 
 
+@lru_cache(maxsize=2048)
 def _first_chunk_tensors(job: MicroBatch) -> tuple[Kept, ...]:
     if job.implementation is Implementation.UNFUSED:
         kept = trained(unfused.embedding_tensors(job), job.frozen.language)

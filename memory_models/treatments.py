@@ -123,32 +123,44 @@ def stays_of(job: MicroBatch, treatment: Treatment, halves: Halves) -> Halves:
         sparse = treatment.layer.feed_forward is FeedForward.EXPERTS
         return entering, Half(experts.retained_rows(job) if sparse else ())
     away = job.offload if treatment.offloaded else frozenset()
-    if job.recompute.granularity is Granularity.NONE and not away:
+    modules = _dropping(job)
+    if not (modules or away):
         return halves
-
-    def stay(half: Half) -> Half:
-        return Half(
-            tensor
-            for tensor in half.tensors
-            if not _dropped(job, treatment.layer, tensor) and tensor.offload not in away
-        )
-
-    return stay(mixer), stay(feed_forward)
+    sparse = treatment.layer.feed_forward is FeedForward.EXPERTS
+    return split(mixer, modules, away, sparse=sparse)[0], split(feed_forward, modules, away, sparse=sparse)[0]
 
 
-def _dropped(job: MicroBatch, layer: Layer, tensor: Kept) -> bool:
-    """Whether selective recompute drops it; ``moe`` is all of the experts, ``mlp`` dense layers only."""
-    experts_only = layer.feed_forward is FeedForward.EXPERTS and tensor.component is Component.EXPERTS
-    if experts_only and job.recompute.drops("moe"):
-        return not tensor.lasting
-    return bool(tensor.module) and job.recompute.drops(tensor.module)
+def _dropping(job: MicroBatch) -> frozenset[str]:
+    """Modules that selective recompute drops."""
+    selective = job.recompute.granularity is Granularity.SELECTIVE
+    return job.recompute.modules if selective else frozenset()
+
+
+@lru_cache(maxsize=4096)
+def split(half: Half, modules: frozenset[str], away: frozenset[str], *, sparse: bool) -> tuple[Half, Half]:
+    """What stays of half a layer, and what these modules make again; ``away`` waits in the host's memory.
+
+    ``moe`` drops all of the experts that does not outlive backward, ``mlp`` parts of dense layers only.
+    """
+    everything = sparse and "moe" in modules
+    stays: list[Kept] = []
+    again: list[Kept] = []
+    for tensor in half.tensors:
+        experts_own = everything and tensor.component is Component.EXPERTS
+        dropped = not tensor.lasting if experts_own else tensor.module in modules
+        if dropped:
+            again.append(tensor)
+        elif tensor.offload not in away:
+            stays.append(tensor)
+    return Half(stays), Half(again)
 
 
 def replayed(job: MicroBatch, layer: Layer, half: Half) -> Half:
     """What selective recompute makes again of it."""
-    if job.recompute.granularity is not Granularity.SELECTIVE:
+    modules = _dropping(job)
+    if not modules:
         return EMPTY
-    return Half(tensor for tensor in half.tensors if _dropped(job, layer, tensor))
+    return split(half, modules, frozenset(), sparse=layer.feed_forward is FeedForward.EXPERTS)[1]
 
 
 def _checkpoint_input(job: MicroBatch, treatment: Treatment) -> Kept:
