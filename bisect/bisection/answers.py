@@ -94,6 +94,21 @@ class Standing:
             missing = max(missing, AGREEING_TRIALS - len(workers))
         return max(missing, 0)
 
+    def needed(self, running: Sequence[int]) -> Floats:
+        """(len(open),) belief that an answer will rest on one more trial of each open state.
+
+        ``running`` are the states that are being tried.
+        """
+        belief = self.stretch_belief()
+        needed = np.zeros(len(self.open))
+        for k in np.flatnonzero(np.maximum(belief[:-1], belief[1:]) > 0.01):
+            group = int(self.open[k])
+            if self.still_to_agree(group, bad=True) > running.count(group):
+                needed[k] += belief[k]
+            if self.still_to_agree(group, bad=False) > running.count(group):
+                needed[k] += belief[k + 1]
+        return needed
+
 
 def conclusion(standing: Standing) -> Finding | None:
     """The answer, if the search is over without any limit having been reached."""

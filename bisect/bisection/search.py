@@ -202,7 +202,7 @@ class Search:
             return needless(over, self._standing, search_for, self.spec.parallel, pending)
         standing = self._standing
         information = Outlook.of(standing.posterior).information(np.arange(len(self.line)))
-        information[standing.open] += CONFIRMATION_WORTH * self._needed(standing, [])
+        information[standing.open] += CONFIRMATION_WORTH * standing.needed(())
         least = CANCELLED_BELOW * information[standing.open].max(initial=0.0)
         kept = list(pending)
         for trial in pending:
@@ -273,20 +273,6 @@ class Search:
                 outlook = outlook.with_running(group, float(self._chance[group]))
         return outlook
 
-    def _needed(self, standing: Standing, running: Sequence[Trial]) -> NDArray[np.float64]:
-        """(len(open),) belief that an answer will rest on one more trial of each open state."""
-        belief = standing.stretch_belief()
-        at = [self.line.places.get(trial.state) for trial in running]
-        needed = np.zeros(len(standing.open))
-        for k in np.flatnonzero(np.maximum(belief[:-1], belief[1:]) > 0.01):
-            group = int(standing.open[k])
-            underway = at.count(group)
-            if standing.still_to_agree(group, bad=True) > underway:
-                needed[k] += belief[k]
-            if standing.still_to_agree(group, bad=False) > underway:
-                needed[k] += belief[k + 1]
-        return needed
-
     def _place(self, outlook: Outlook, running: Sequence[Trial]) -> Trial | None:
         """The trial that is worth most for its cost, or None if none is worth a worker.
 
@@ -299,10 +285,11 @@ class Search:
             return self._trial(end, running, 0.0, Purpose.END)
         if not len(standing.open) or standing.drift is not None:
             return None
-        if running and self._may_end(running):
+        places = [self.line.places[trial.state] for trial in running if trial.state in self.line.places]
+        if places and may_end(standing, places):
             return None
         information = outlook.information(standing.open)
-        needed = CONFIRMATION_WORTH * self._needed(standing, running)
+        needed = CONFIRMATION_WORTH * standing.needed(places)
         chance = (1 - self._chance)[standing.open]
         worth = (information + needed) * chance
         best = int(np.argmax(worth / self._cost(running)[standing.open]))
@@ -317,10 +304,6 @@ class Search:
         elif tried and needed[best] > information[best]:
             purpose = Purpose.CONFIRM
         return self._trial(group, running, float(information[best]), purpose)
-
-    def _may_end(self, running: Sequence[Trial]) -> bool:
-        places = [self.line.places.get(trial.state) for trial in running]
-        return may_end(self._standing, [place for place in places if place is not None])
 
     def _untried_end(self, running: Sequence[Trial]) -> int | None:
         """The bad end until its failure is known, where that is the one that is looked for.
