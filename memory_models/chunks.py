@@ -57,7 +57,7 @@ def chunk_activations(job: MicroBatch, place: Place, *, final: bool) -> ChunkAct
     stays = {treatment: stays_of(job, treatment, halves[treatment.layer]) for treatment, _ in runs}
     output = _output(job) if place.last else NOTHING
     layers = _entered(job, runs, stays) if place.first else counted(runs, stays)
-    first = _first_chunk_tensors(of_first_chunk(job)) if place.first else ()
+    first = first_chunk_tensors(of_first_chunk(job)) if place.first else ()
     if job.implementation is Implementation.UNFUSED and any(treatment.full for treatment, _ in runs):
         first = (*first, unfused.rotary_angles(job))
     return ChunkActivations(
@@ -98,7 +98,7 @@ def _output(job: MicroBatch) -> Bundle:
 
 
 @lru_cache(maxsize=2048)
-def _first_chunk_tensors(job: MicroBatch) -> tuple[Kept, ...]:
+def first_chunk_tensors(job: MicroBatch) -> tuple[Kept, ...]:
     if job.implementation is Implementation.UNFUSED:
         kept = trained(unfused.embedding_tensors(job), job.frozen.language)
     else:

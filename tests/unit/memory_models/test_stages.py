@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from memory_models import decoder, experts, loss, unfused, vision
 from memory_models.breakdown import Category, Component
 from memory_models.choices import micro_batch
+from memory_models.chunks import first_chunk_tensors
 from memory_models.comparison import differences, switched
 from memory_models.estimation import Estimate, estimate
 from memory_models.instants import Moment, stage_activations
@@ -17,7 +18,7 @@ from memory_models.pipeline import flights
 from memory_models.placement import places
 from memory_models.stages import stage_states
 from memory_models.tensors import Bundle, Kept
-from memory_models.treatments import layer_halves
+from memory_models.treatments import layer_halves, split
 from tests.unit.memory_models.jobs import qwen_30b, wide_jobs
 
 drawn = settings(
@@ -27,7 +28,8 @@ drawn = settings(
 
 def forget() -> None:
     """As in a process that has estimated nothing yet."""
-    for table in (stage_states, stage_activations, layer_halves, places, flights):
+    tables = (stage_states, stage_activations, layer_halves, first_chunk_tensors, split, places, flights)
+    for table in tables:
         table.cache_clear()
 
 
