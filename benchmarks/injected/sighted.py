@@ -1,26 +1,33 @@
-"""Regressions and slow-downs by somebody who knew the classifier: chosen to be hard for it.
+"""Regressions by somebody who knew the classifier: chosen to be hard for it.
 
 The code of each is what developers do write: a log line that keeps a tensor, a wider dtype while
-hunting a NaN, a renamed switch, a check of the first step. None is sized to flatter.
+hunting a NaN, a renamed switch, a check of the first step. None is sized to flatter. Those that cost time
+alone are in `sighted_slow_downs`.
 """
 
 from __future__ import annotations
 
 from benchmarks.injected.injection import Edit, Injection
+from benchmarks.injected.places import (
+    ATTENTION,
+    FP32_STEP,
+    LANGUAGE_MODULE,
+    LOSS_START,
+    MERGER_CALL,
+    OPTIMIZER,
+    SOFTMAX,
+    UPDATE,
+    VISION,
+)
+from benchmarks.injected.sighted_slow_downs import SLOW_DOWNS
 from bisection.regression import RegressionKind as Kind
-from memory_models.breakdown import Activity, Component
+from memory_models.breakdown import Component
 
-_ATTENTION = "megatron/core/transformer/dot_product_attention.py"
-_VISION = "transformers/models/qwen3_vl/modeling_qwen3_vl.py"
 _DISPATCHER = "megatron/core/transformer/moe/token_dispatcher.py"
-_LOSS = "megatron/core/models/common/language_module/language_module.py"
-_OPTIMIZER = "megatron/core/optimizer/optimizer.py"
 _MLP = "megatron/core/transformer/mlp.py"
 _ROUTER = "megatron/core/transformer/moe/router.py"
 _MODEL = "train/vlm/model.py"
-_DATA = "train/vlm/data.py"
 
-_MERGER_FORWARD = "        x = self.linear_fc2(self.act_fn(self.linear_fc1(x)))\n        return x\n"
 _VISION_ATTENTION = (
     "        value_states = value_states.transpose(0, 1).unsqueeze(0)\n\n"
     "        attention_interface: Callable = eager_attention_forward\n"
@@ -30,37 +37,12 @@ _EXPERT_GATE = (
     "                        intermediate_parallel,\n"
 )
 _SECOND_LAYER = "        output, output_bias = self.linear_fc2(intermediate_parallel)\n"
-_SOFTMAX = (
-    "        attention_probs: Tensor = self.scale_mask_softmax(\n"
-    "            attention_scores, attention_mask, self.softmax_offset\n"
-    "        )\n"
-)
 _DISPATCHED = (
     "        if self.shared_experts is not None:\n"
     "            self.shared_experts.linear_fc1_forward_and_act(global_input_tokens)\n\n"
     "        if self.tp_size > 1:\n"
     "            if self.output_splits_tp is None:\n"
 )
-_LOSS_START = (
-    "        # [b s] => [s b]\n        labels = labels.transpose(0, 1).contiguous()\n"
-    "        if self.config.cross_entropy_loss_fusion:\n"
-)
-_FP32_STEP = (
-    "        # Update parameters.\n"
-    "        if timers is not None:\n"
-    "            timers('optimizer-inner-step', log_level=1).start(\n"
-    "                barrier=self.config.barrier_with_L1_time\n"
-    "            )\n"
-    "        self.optimizer.step()\n"
-    "        if timers is not None:\n"
-    "            timers('optimizer-inner-step').stop()\n\n"
-    "        return True\n\n"
-    "    @torch.no_grad()\n"
-    "    def step(self):\n"
-    '        """Clip gradients (if needed) and step the base optimizer.\n'
-    '        Always return successful since there is no overflow."""\n'
-)
-_UPDATE = "        self.optimizer.step()\n"
 _GATING = "        logits = self.gating(input)\n"
 _ALL_PHOTOGRAPHS = {"dataset.max_pixels": 448 * 448}
 
@@ -72,7 +54,7 @@ MEMORY = (
         kind=Kind.ACTIVATIONS,
         edits=(
             Edit(
-                path=_VISION,
+                path=VISION,
                 old=_VISION_ATTENTION + '        if self.config._attn_implementation != "eager":\n',
                 new=_VISION_ATTENTION + '        if self.config._attn_implementation == "sdpa_debug":\n',
             ),
@@ -85,7 +67,7 @@ MEMORY = (
         kind=Kind.ACTIVATIONS,
         edits=(
             Edit(
-                path=_VISION,
+                path=VISION,
                 old="        return self.linear_fc2(self.act_fn(self.linear_fc1(hidden_state)))\n",
                 new="        hidden = self.linear_fc1(hidden_state)\n"
                 "        return self.linear_fc2(self.act_fn(hidden.double()).to(hidden.dtype))\n",
@@ -100,7 +82,7 @@ MEMORY = (
         edits=(Edit(path=_MODEL, old='    "depth": 4,\n', new='    "depth": 8,\n'),),
     ),
     Injection(
-        name="vision-unfrozen",
+        name="vision-trained",
         what="The vision tower, frozen until now, is trained.",
         component=Component.VISION,
         kind=Kind.STATES,
@@ -122,8 +104,8 @@ MEMORY = (
         base=_ALL_PHOTOGRAPHS,
         edits=(
             Edit(
-                path=_VISION,
-                old=_MERGER_FORWARD,
+                path=VISION,
+                old=MERGER_CALL,
                 new="        hidden = self.act_fn(self.linear_fc1(x))\n"
                 "        self.__dict__.setdefault('seen', []).append((x.detach(), hidden.detach()))\n"
                 "        return self.linear_fc2(hidden)\n",
@@ -137,7 +119,7 @@ MEMORY = (
         kind=Kind.LAYOUT,
         edits=(
             Edit(
-                path=_VISION,
+                path=VISION,
                 old="        self.linear_fc1 = nn.Linear(self.hidden_size, self.hidden_size)\n"
                 "        self.act_fn = nn.GELU()\n"
                 "        self.linear_fc2 = nn.Linear(self.hidden_size, config.out_hidden_size)\n",
@@ -155,8 +137,8 @@ MEMORY = (
         base=_ALL_PHOTOGRAPHS,
         edits=(
             Edit(
-                path=_VISION,
-                old=_MERGER_FORWARD,
+                path=VISION,
+                old=MERGER_CALL,
                 new="        hidden = nn.functional.linear(\n"
                 "            x.double(), self.linear_fc1.weight.double(), self.linear_fc1.bias.double()\n"
                 "        )\n"
@@ -173,9 +155,9 @@ MEMORY = (
         kind=Kind.RETENTION,
         edits=(
             Edit(
-                path=_ATTENTION,
-                old=_SOFTMAX,
-                new=_SOFTMAX
+                path=ATTENTION,
+                old=SOFTMAX,
+                new=SOFTMAX
                 + "        self.__dict__.setdefault('maps', []).append(attention_probs.detach().half())\n",
             ),
         ),
@@ -221,7 +203,7 @@ MEMORY = (
         kind=Kind.FIRST_STEP,
         edits=(
             Edit(
-                path=_ATTENTION,
+                path=ATTENTION,
                 old="        # change view to [b, np, sq, sk]\n"
                 "        attention_scores = matmul_result.view(*output_size)\n",
                 new="        if not DotProductAttention.__dict__.get('tried'):\n"
@@ -315,8 +297,8 @@ MEMORY = (
         kind=Kind.LOSS,
         edits=(
             Edit(
-                path=_LOSS,
-                old=_LOSS_START,
+                path=LANGUAGE_MODULE,
+                old=LOSS_START,
                 new="        wide = logits.detach().double()\n"
                 "        probabilities = torch.softmax(wide, dim=-1)\n"
                 "        log_probabilities = torch.log_softmax(wide, dim=-1)\n"
@@ -327,7 +309,7 @@ MEMORY = (
                 "        ranked = wide.sort(dim=-1)\n"
                 "        margins = wide - wide.max(dim=-1, keepdim=True).values\n"
                 "        assert bool(torch.isfinite(surprise.sum() + entropy.sum() + margins.sum()))\n"
-                + _LOSS_START,
+                + LOSS_START,
             ),
         ),
     ),
@@ -338,190 +320,13 @@ MEMORY = (
         kind=Kind.RETENTION,
         edits=(
             Edit(
-                path=_OPTIMIZER,
-                old=_FP32_STEP,
-                new=_FP32_STEP.replace(
-                    _UPDATE,
+                path=OPTIMIZER,
+                old=FP32_STEP,
+                new=FP32_STEP.replace(
+                    UPDATE,
                     "        history = self.__dict__.setdefault('history', [])\n"
-                    "        history.append([p.main_grad.clone() for p in self.get_parameters()])\n"
-                    + _UPDATE,
+                    "        history.append([p.main_grad.clone() for p in self.get_parameters()])\n" + UPDATE,
                 ),
-            ),
-        ),
-    ),
-)
-
-SLOW_DOWNS = (
-    Injection(
-        name="vision-checked-twice",
-        what="Every block of the vision tower runs a second time, to compare the two results.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.VISION,
-        edits=(
-            Edit(
-                path=_VISION,
-                old="        hidden_states = hidden_states + self.mlp(self.norm2(hidden_states))\n"
-                "        return hidden_states\n",
-                new="        branch = self.mlp(self.norm2(hidden_states))\n"
-                "        for _ in range(16):\n"
-                "            assert torch.allclose(branch, self.mlp(self.norm2(hidden_states)), atol=1e-3)\n"
-                "        return hidden_states + branch\n",
-            ),
-        ),
-    ),
-    Injection(
-        name="merger-token-by-token",
-        what="The merger's layers are applied token by token.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.PROJECTOR,
-        edits=(
-            Edit(
-                path=_VISION,
-                old=_MERGER_FORWARD,
-                new="        rows = [self.linear_fc2(self.act_fn(self.linear_fc1(row))) for row in x]\n"
-                "        return torch.stack(rows)\n",
-            ),
-        ),
-    ),
-    Injection(
-        name="softmax-in-double",
-        what="The softmax of attention runs in float64 and twice, for reproducible losses.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.DECODER,
-        edits=(
-            Edit(
-                path=_ATTENTION,
-                old=_SOFTMAX,
-                new="        attention_scores = attention_scores.double()\n"
-                + _SOFTMAX
-                + "        attention_probs = torch.softmax(attention_scores, -1).float() * 0 + "
-                "attention_probs.float()\n",
-            ),
-        ),
-    ),
-    Injection(
-        name="mask-row-by-row",
-        what="The causal mask is built anew, row by row, for each layer and head.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.DECODER,
-        edits=(
-            Edit(
-                path=_ATTENTION,
-                old=_SOFTMAX,
-                new="        for head in range(output_size[1]):\n"
-                "            rows = [torch.arange(output_size[3]) > row for row in range(output_size[2])]\n"
-                "            banned = torch.stack(rows)\n"
-                "        attention_scores = attention_scores.masked_fill(banned, -10000.0)\n" + _SOFTMAX,
-            ),
-        ),
-    ),
-    Injection(
-        name="experts-in-double",
-        what="The experts' first layer multiplies in float64.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.EXPERTS,
-        edits=(
-            Edit(
-                path="megatron/core/transformer/moe/experts.py",
-                old="                    output, output_bias = expert(tokens, probs)\n"
-                "                output_local_list.append(output)\n",
-                new="                    for _ in range(2):\n"
-                "                        wide = tokens.double() @ expert.linear_fc1.weight.double().t()\n"
-                "                    output, output_bias = expert(tokens + 0 * wide.mean().float(), probs)\n"
-                "                output_local_list.append(output)\n",
-            ),
-        ),
-    ),
-    Injection(
-        name="experts-one-token-at-a-time",
-        what="Each expert is handed sixteen tokens at a time, as a serving engine would.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.EXPERTS,
-        edits=(
-            Edit(
-                path="megatron/core/transformer/moe/experts.py",
-                old="                    output, output_bias = expert(tokens, probs)\n"
-                "                output_local_list.append(output)\n",
-                new="                    parts = [\n"
-                "                        expert(some, weights)[0]\n"
-                "                        for some, weights in zip(tokens.split(16), probs.split(16))\n"
-                "                    ]\n"
-                "                    output = torch.cat(parts) if parts else tokens\n"
-                "                output_local_list.append(output)\n",
-            ),
-        ),
-    ),
-    Injection(
-        name="permutation-in-a-loop",
-        what="Tokens are gathered for the experts one by one.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.DISPATCH,
-        edits=(
-            Edit(
-                path="megatron/core/transformer/moe/moe_utils.py",
-                old="    # use the mapping to permute the tokens\n"
-                "    permuted_input = tokens.index_select(0, sorted_indices)\n",
-                new="    # use the mapping to permute the tokens\n"
-                "    permuted_input = torch.stack([tokens[index] for index in sorted_indices.tolist()])\n",
-            ),
-        ),
-    ),
-    Injection(
-        name="loss-row-by-row",
-        what="The loss checks the logits of every position for numbers that are none, one by one.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.EMBEDDING_AND_LOSS,
-        edits=(
-            Edit(
-                path=_LOSS,
-                old=_LOSS_START,
-                new="        for sequence in logits.detach():\n"
-                "            for row in sequence:\n"
-                "                assert bool(torch.isfinite(row.sort().values).all())\n" + _LOSS_START,
-            ),
-        ),
-    ),
-    Injection(
-        name="norm-in-double",
-        what="The gradients are checked in float64, parameter by parameter, before every update.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.OPTIMIZER,
-        edits=(
-            Edit(
-                path=_OPTIMIZER,
-                old=_FP32_STEP,
-                new=_FP32_STEP.replace(
-                    _UPDATE,
-                    "        for parameter in self.get_parameters():\n"
-                    "            parameter.main_grad.double().abs().sort().values.sum().item()\n" + _UPDATE,
-                ),
-            ),
-        ),
-    ),
-    Injection(
-        name="photographs-resized-again",
-        what="Every photograph is enlarged eightfold and scaled back at each look, to smooth it.",
-        component=None,
-        kind=Kind.THROUGHPUT,
-        activity=Activity.DATA,
-        edits=(
-            Edit(
-                path=_DATA,
-                old="    images = [image for example in batch for image in images_of(example)]\n",
-                new="    images = [\n"
-                "        image.resize((image.width * 8, image.height * 8)).resize(image.size)\n"
-                "        for example in batch\n"
-                "        for image in images_of(example)\n"
-                "    ]\n",
             ),
         ),
     ),
