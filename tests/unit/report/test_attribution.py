@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisection.attribution import attribute, choose_measurement, explained_share
 from bisection.criteria import CriterionKind
-from bisection.measurement import Measurement, Outcome
+from bisection.measurement import Measurement, Outcome, Retained
 from bisection.regression import Origin, RegressionKind
-from memory_models.breakdown import MIB, Activity, Category, Component, Phase, TimeBreakdown
+from memory_models.breakdown import (
+    MIB,
+    Activity,
+    Category,
+    Component,
+    MemoryBreakdown,
+    Phase,
+    TimeBreakdown,
+)
 from tests.unit.report import samples
 from tests.unit.report.samples import C, K, PlantedComparison, measurement, peak, refused, steps
 
@@ -82,6 +92,20 @@ def test_when_the_peak_moves_to_another_phase_temporaries_do_not_choose_the_comp
     assert any("moved from backward to forward" in sentence for sentence in regression.evidence)
 
 
+def test_a_peak_that_moved_is_compared_with_the_highest_instant_of_its_new_phase() -> None:
+    """Forward ended lower by the decoder's gradients of scores, which backward makes."""
+    end = {(C.DECODER, K.ACTIVATIONS): -20.0, (C.EMBEDDING_AND_LOSS, K.TEMPORARY): 4.0}
+    parent = PARENT.evolve(summits=(peak(end, phase="forward"), peak()))
+    culprit = peak(
+        {**end, (C.EMBEDDING_AND_LOSS, K.TEMPORARY): 34.0}, phase="forward", instant="output_layer forward"
+    )
+    regression = attribute(parent, measurement(peak=culprit))
+    assert (regression.component, regression.kind) == (C.EMBEDDING_AND_LOSS, RegressionKind.LOSS)
+    assert regression.component_delta_bytes == 30 * MIB
+    assert regression.delta_bytes == 14 * MIB == sum(regression.by_component.values())
+    assert any("compared within forward" in sentence for sentence in regression.evidence)
+
+
 def test_within_one_phase_temporaries_count() -> None:
     regression = attribute(PARENT, grown((C.EMBEDDING_AND_LOSS, K.TEMPORARY), 30.0))
     assert (regression.component, regression.kind) == (C.EMBEDDING_AND_LOSS, RegressionKind.LOSS)
@@ -100,6 +124,37 @@ def test_bytes_that_stay_after_the_step_are_a_retention() -> None:
     assert attribute(PARENT, kept).kind is RegressionKind.RETENTION
 
 
+def kept_after_the_last_step(*cells: tuple[tuple[Component, Category], float]) -> tuple[Retained, ...]:
+    rows = {cell: round(count * MIB) for cell, count in (((C.VISION, K.PARAMETERS), 80.0), *cells)}
+    return (Retained(step=3, breakdown=MemoryBreakdown(cells=rows)),)
+
+
+def test_states_that_stay_after_the_step_are_no_retention() -> None:
+    """Of the total alone nobody could tell; the cells of what stays do."""
+    parent = PARENT.evolve(retained=kept_after_the_last_step())
+    culprit = grown((C.EXPERTS, K.ACTIVATIONS), 5.0).evolve(steps=steps(196 * MIB, retained_mib=116.0))
+    leak = kept_after_the_last_step(((C.EXPERTS, K.ACTIVATIONS), 20.0))
+    states = kept_after_the_last_step(((C.EXPERTS, K.OPTIMIZER_STATES), 20.0))
+    assert attribute(parent, culprit.evolve(retained=leak)).kind is RegressionKind.RETENTION
+    assert attribute(parent, culprit.evolve(retained=states)).kind is RegressionKind.STATES
+
+
+def test_what_stays_from_one_step_on_a_gpu_is_a_captured_graph() -> None:
+    parent = PARENT.evolve(device="cuda")
+    culprit = grown((C.RUNTIME, K.TEMPORARY), 30.0).evolve(device="cuda")
+    rows = steps(201 * MIB)
+    captured = tuple(
+        replace(row, retained_bytes=row.retained_bytes + 30 * MIB * (row.step >= 2)) for row in rows
+    )
+    assert attribute(parent, culprit.evolve(steps=captured)).kind is RegressionKind.GRAPH_CAPTURE
+    at_once = culprit.evolve(steps=steps(201 * MIB, retained_mib=126.0))
+    graphs = ["model.cuda_graph_impl"]
+    assert attribute(parent, at_once, changed_keys=graphs).kind is RegressionKind.GRAPH_CAPTURE
+    assert attribute(parent, at_once, changed_keys=[]).kind is RegressionKind.RETENTION
+    leaking = culprit.evolve(steps=steps(201 * MIB, growth_mib=10.0))
+    assert attribute(parent, leaking).kind is RegressionKind.RETENTION
+
+
 def test_a_peak_that_grew_in_the_first_step_alone_is_a_first_step() -> None:
     first = peak({(C.DECODER, K.ACTIVATIONS): 40.0}, step=0)
     base = PARENT.peak
@@ -113,6 +168,23 @@ def test_a_peak_that_grew_in_the_first_step_alone_is_a_first_step() -> None:
 def test_experts_whose_peak_swings_at_equal_tokens_are_unevenly_loaded() -> None:
     culprit = grown((C.EXPERTS, K.ACTIVATIONS), 25.0).evolve(steps=steps(196 * MIB, swing_mib=20.0))
     assert attribute(PARENT, culprit).kind is RegressionKind.IMBALANCE
+
+
+def loaded(measured: Measurement, expert_load: float) -> Measurement:
+    return measured.evolve(steps=tuple(replace(row, expert_load=expert_load) for row in measured.steps))
+
+
+def test_experts_of_one_rank_that_get_more_of_the_tokens_are_unevenly_loaded() -> None:
+    culprit = grown((C.EXPERTS, K.ACTIVATIONS), 15.0)
+    regression = attribute(loaded(PARENT, 1.05), loaded(culprit, 1.9))
+    assert (regression.component, regression.kind) == (C.EXPERTS, RegressionKind.IMBALANCE)
+    assert any("1.90 times the mean of the tokens, 1.05 before" in text for text in regression.evidence)
+
+
+def test_a_spread_that_explains_little_of_the_growth_is_not_its_kind() -> None:
+    """18.7 MiB of activations, and a tenth more tokens on the busiest rank."""
+    culprit = grown((C.EXPERTS, K.ACTIVATIONS), 15.0)
+    assert attribute(loaded(PARENT, 1.0), loaded(culprit, 1.1)).kind is RegressionKind.ACTIVATIONS
 
 
 def test_reserved_bytes_that_allocated_ones_do_not_explain_are_fragmentation() -> None:
@@ -166,6 +238,25 @@ def test_slower_dispatch_is_named_in_seconds() -> None:
     assert regression.phase == "backward"
     assert regression.delta_seconds == pytest.approx(0.3)
     assert regression.delta_bytes is None
+
+
+def test_a_slower_machine_is_nobodys_fault_and_a_slower_activity_on_it_still_is() -> None:
+    throughput = CriterionKind.THROUGHPUT
+    pace = {part: 1.6 * seconds for part, seconds in samples.BASE_TIME.items()}
+    slow = {**pace, (Activity.DISPATCH, Phase.FORWARD): 0.12}
+    regression = attribute(PARENT, measurement(time=TimeBreakdown(cells=slow)), criterion=throughput)
+    assert regression.activity is Activity.DISPATCH
+    assert regression.confidence == "strong"
+    assert any("1.60 times as long" in sentence for sentence in regression.evidence)
+    alone = attribute(PARENT, measurement(time=TimeBreakdown(cells=pace)), criterion=throughput)
+    assert alone.confidence == "weak"
+
+
+def test_a_faster_machine_does_not_hide_a_slower_activity() -> None:
+    pace = {part: 0.5 * seconds for part, seconds in samples.BASE_TIME.items()}
+    culprit = measurement(time=TimeBreakdown(cells={**pace, (Activity.EXPERTS, Phase.BACKWARD): 0.09}))
+    regression = attribute(PARENT, culprit, criterion=CriterionKind.THROUGHPUT)
+    assert regression.activity is Activity.EXPERTS
 
 
 def test_fewer_useful_tokens_at_equal_seconds_are_the_datas() -> None:
