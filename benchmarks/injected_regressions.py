@@ -54,21 +54,8 @@ def _train_all(injections: Sequence[Injection], work: Path) -> list[Pair]:
         except (TrainingFailed, ValueError, OSError) as error:
             raise SystemExit(f"{injection.name} did not train: {error}") from error
         pairs.append(pair)
-        print(f"{injection.name}: {_growth(pair)}", file=sys.stderr, flush=True)
+        print(answer(pair).table_row(), file=sys.stderr, flush=True)
     return pairs
-
-
-def _growth(pair: Pair) -> str:
-    shown = f"{pair.growth:+.0%}" if pair.slow else f"{pair.growth / 2**20:+.1f} MiB"
-    return shown if pair.shows else f"{shown}, DOES NOT SHOW"
-
-
-def _print_table(answers: Sequence[Answer]) -> None:
-    for given in answers:
-        row = given.to_json()
-        expected, answered = (" ".join(str(word) for word in row[side]) for side in ("expected", "answered"))
-        miss = "" if given.place_right and given.kind_right else f"   MISS: {answered}"
-        print(f"{row['name']:34} {_growth(given.pair):>12}  {expected}{miss}")
 
 
 def summary(answers: Sequence[Answer]) -> dict[str, str]:
@@ -106,7 +93,8 @@ def main() -> None:
     if options.json:
         print(json.dumps({"summary": summary(answers), "cases": [a.to_json() for a in answers]}, indent=1))
     else:
-        _print_table(answers)
+        for given in answers:
+            print(given.table_row())
         print(json.dumps(summary(answers)))
 
 

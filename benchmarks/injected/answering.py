@@ -73,12 +73,33 @@ class Answer:
     def kind_right(self) -> bool:
         return self.regression.kind is self.pair.injection.kind
 
+    @property
+    def right(self) -> bool:
+        return self.place_right and self.kind_right and self.pair.shows
+
+    @property
+    def expected(self) -> str:
+        wanted = self.pair.injection
+        return f"{wanted.activity}" if self.pair.slow else f"{wanted.component}, {wanted.kind}"
+
+    @property
+    def answered(self) -> str:
+        said = self.regression
+        return f"{said.activity}" if self.pair.slow else f"{said.component}, {said.kind}"
+
+    def table_row(self) -> str:
+        """A row of docs/reference/attribution.md."""
+        wanted, growth = self.pair.injection, self.pair.growth
+        grew = f"{growth:+.0%}" if self.pair.slow else f"{growth / MIB:+.1f}"
+        answered = "right" if self.right else self.answered if self.pair.shows else "does not show"
+        return f"| {wanted.name} | {wanted.what} | {grew} | {self.expected} | {answered} |"
+
     def to_json(self) -> dict[str, Any]:
         wanted, said = self.pair.injection, self.regression
         return {
             "name": wanted.name,
-            "expected": [wanted.activity if self.pair.slow else wanted.component, wanted.kind],
-            "answered": [said.activity if self.pair.slow else said.component, said.kind],
+            "expected": self.expected,
+            "answered": self.answered,
             "growth": self.pair.growth,
             "shows": self.pair.shows,
             "right": [self.place_right, self.kind_right],

@@ -65,8 +65,8 @@ SLOW_DOWNS = (
         ),
     ),
     Injection(
-        name="residual-checked-token-by-token",
-        what="Leaves a debugging check in: looks for a NaN in the residual of one token after the other.",
+        name="residual-checked-block-by-block",
+        what="Leaves a debugging check in: seeks what is not finite in the residual, block by block.",
         component=None,
         kind=Kind.THROUGHPUT,
         activity=Activity.DECODER,
@@ -74,9 +74,9 @@ SLOW_DOWNS = (
             Edit(
                 path="megatron/core/transformer/transformer_layer.py",
                 old="        output = self._forward_mlp(\n            hidden_states,\n",
-                new="        for token in hidden_states.detach().flatten(0, 1):\n"
-                "            if token.isnan().any():\n"
-                "                raise ValueError(f'not a number in layer {self.layer_number}')\n"
+                new="        for block in hidden_states.detach().reshape(-1, 64):\n"
+                "            if block.isnan().any() or block.isinf().any():\n"
+                "                raise ValueError(f'not finite in layer {self.layer_number}')\n"
                 "        output = self._forward_mlp(\n            hidden_states,\n",
             ),
         ),

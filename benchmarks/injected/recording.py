@@ -1,11 +1,12 @@
 """Measured pairs in a file, so that they can be classified again without training anything.
 
-Parents are shared, and of a culprit's configuration only what differs is kept. What says where the
-machine keeps its files is left out.
+JSON, compressed: parents are shared, and of a culprit's configuration only what differs is kept. What
+says where the machine keeps its files is left out.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,15 +29,13 @@ def write_pairs(pairs: Iterable[Pair], path: Path) -> None:
             runs.append(parent)
         culprit["config"] = _changes(pair.parent.config, pair.culprit.config)
         rows[pair.injection.name] = {"parent": runs.index(parent), "culprit": culprit}
-    lines = [json.dumps(run, sort_keys=True) for run in runs]
-    pair_lines = [f"{json.dumps(name)}: {json.dumps(row, sort_keys=True)}" for name, row in rows.items()]
-    parents, culprits = ",\n".join(lines), ",\n".join(pair_lines)
-    path.write_text(f'{{"parents": [\n{parents}\n],\n"pairs": {{\n{culprits}\n}}}}\n', encoding="utf-8")
+    text = json.dumps({"parents": runs, "pairs": rows}, sort_keys=True, separators=(",", ":"))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def read_pairs(path: Path, injections: Sequence[Injection]) -> list[Pair]:
     """The recorded pairs of these injections. Raises KeyError for one that is not recorded."""
-    recorded = json.loads(path.read_text(encoding="utf-8"))
+    recorded = json.loads(gzip.decompress(path.read_bytes()))
     pairs = []
     for injection in injections:
         row = recorded["pairs"][injection.name]
