@@ -7,6 +7,7 @@ and bad, of which a skip is no evidence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -20,9 +21,10 @@ Bools = NDArray[np.bool_]
 SHARES = np.array([0.01, 0.05, 0.15, 0.3, 0.5])
 SHARE_WEIGHTS = np.array([0.35, 0.25, 0.18, 0.14, 0.08])
 LENGTHS = np.array([0.2, 4.0, 20.0, 100.0, 400.0])
-#: Trials spent inside a stretch between two untestable states before it is believed to be one block. With
-#: three, scattered skips were taken for a block once in 100 searches, and the answer had dozens of commits.
-PROBES = 5
+#: Trials spent inside a stretch between two untestable states before it is believed to be one block: as many
+#: as it has halvings, within these bounds. Each halving of the line is one more chance that scattered skips
+#: look like a block: with five for all lengths, one answer in eighty had hundreds of commits too many.
+FEWEST_PROBES, MOST_PROBES = 3, 7
 #: How likely untestable a state must be for its stretch to be left alone after the probes.
 CLOSED_ABOVE = 0.96
 #: How finely the edges of such a block are found, as a share of its length.
@@ -95,21 +97,29 @@ def _typical_share(testable_seen: int) -> float:
 def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance: Floats) -> Bools:
     """(size,) whether a state is out of reach: known untestable, or inside a block that was probed enough.
 
-    A stretch between two untestable states with no testable one between them is closed once `PROBES` states
+    A stretch between two untestable states with no testable one between them is closed once enough states
     inside it proved untestable too, where the rest is likely to be. Its edges stay open, to be narrowed down,
     until they are as fine as a tenth of the block: an answer of 300 commits gains nothing from
-    four more trials that make it 280.
+    four more trials that make it 280. The ends of the line are never given up untried.
     """
     shut = np.zeros(size, dtype=bool)
     shut[list(untestable)] = True
     bounds = [-1, *testable, size]
     for before, after in pairwise(bounds):
         inside = [place for place in untestable if before < place < after]
-        if len(inside) >= PROBES + 2:
-            first, last = inside[0], inside[-1]
-            if (chance[first : last + 1] > CLOSED_ABOVE).all():
-                edge = int(EDGE_SHARE * (last + 1 - first))
-                first = before + 1 if first - before - 1 <= edge else first
-                last = after - 1 if after - last - 1 <= edge else last
-                shut[first : last + 1] = True
+        if len(inside) < FEWEST_PROBES + 2:
+            continue
+        first, last = inside[0], inside[-1]
+        probed = len(inside) >= _probes(last + 1 - first) + 2
+        if probed and (chance[first : last + 1] > CLOSED_ABOVE).all():
+            edge = int(EDGE_SHARE * (last + 1 - first))
+            first = before + 1 if first - before - 1 <= edge else first
+            last = after - 1 if after - last - 1 <= edge else last
+            shut[first : last + 1] = True
+    shut[[end for end in (0, size - 1) if end not in untestable]] = False
     return shut
+
+
+def _probes(length: int) -> int:
+    """How many states of a stretch must prove untestable between the outermost two."""
+    return min(max(math.ceil(math.log2(length)), FEWEST_PROBES), MOST_PROBES)

@@ -9,7 +9,7 @@ from bisection.criteria import CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Trial
 from bisection.search import Search
-from bisection.skips import PROBES
+from bisection.skips import FEWEST_PROBES
 from memory_models.breakdown import GIB
 from tests.unit.search.drawn_lines import DrawnLine, drive, hash_of, worker_for
 
@@ -18,12 +18,12 @@ from tests.unit.search.drawn_lines import DrawnLine, drive, hash_of, worker_for
 def drawn_lines(draw: st.DrawFn) -> str:
     """A line of 2 to 40 commits with a culprit that can be tested, as its parent can.
 
-    At most six commits cannot be tested: seven in a stretch may be taken for one block.
+    At most four commits cannot be tested: five in a stretch may be taken for one block.
     """
     size = draw(st.integers(1, 39))
     culprit = draw(st.integers(1, size))
     drawing = ["."] + [draw(st.sampled_from("...=")) for _ in range(size)]
-    for hole in draw(st.sets(st.integers(0, size), max_size=PROBES + 1)):
+    for hole in draw(st.sets(st.integers(0, size), max_size=FEWEST_PROBES + 1)):
         drawing[hole] = draw(st.sampled_from("so"))
     drawing[0] = drawing[culprit - 1] = drawing[size] = "."
     drawing[culprit] = "X"
@@ -72,7 +72,7 @@ def test_whatever_cannot_be_tested_the_culprit_is_in_the_answer(
     testable = [position for position, drawn in enumerate(drawing) if drawn == "."]
     before = max(position for position in testable if position < culprit)
     after = min(position for position in testable if position >= culprit)
-    if after - before <= PROBES:
+    if after - before <= FEWEST_PROBES:
         assert finding.commits == tuple(hash_of(position) for position in range(before + 1, after + 1))
 
 
