@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bisection.adapters.catalogue import CatalogueError, LaunchAdapter, Profile
+from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import TrialRow, Trials
@@ -162,10 +162,12 @@ def _git_evidence(mirror: Mirror, spec: BisectionSpec, finding: Finding) -> dict
 
 
 def _launch(profile: Profile, spec: BisectionSpec, overrides: Mapping[str, Any]) -> Launch:
-    """How people start the job by hand: the last adapter is the one for the newest commits."""
-    adapter: LaunchAdapter = profile.launch[-1]
+    """How people start the job by hand, at the newest commits."""
+    adapter = profile.newest_adapter
     environment = profile.environment
-    words = {"{steps}": str(profile.steps), "{data}": profile.data.path or "", "{workspace}": "."}
+    words = {"{steps}": str(profile.steps), "{data}": profile.data.path or ""}
+    words |= {"{workspace}": ".", "{trial}": "."}
+    words |= {f"{{{name}}}": place for name, place in profile.places.items()}
     by_hand = dict(adapter.env)
     if "firstbad_probe" in adapter.command:
         by_hand |= _probe_environment(profile, spec)

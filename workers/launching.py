@@ -1,7 +1,7 @@
 """From a profile and a workspace to a command line and its environment.
 
-The first adapter whose `when` fits the commit is used. The environment is made from
-nothing: a trial runs whatever a commit says, and sees no secret of the service's.
+Which adapter fits a commit, and how it spells a key, is eras.py's to say. The environment is made
+from nothing: a trial runs whatever a commit says, and sees no secret of the service's.
 Nothing is started here.
 """
 
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from bisection.adapters.catalogue import LaunchAdapter, Profile
 from workers import ranks
 from workers.environments import PreparedEnvironment
+from workers.eras import OverrideRefused, SpeltOverride, choose_adapter, spell
 
 #: The folder that goes on the job's PYTHONPATH, so that `python -m firstbad_probe` starts the probe.
 PROBE_FOLDER = Path(__file__).resolve().parent / "probe"
@@ -29,14 +30,6 @@ _LONGEST_VALUE = 1000
 _CUDA_INHERITED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_HOME")
 
 
-class OverrideRefused(ValueError):
-    """A change of the configuration that must not reach a command line; the requester's to mend."""
-
-
-class NoAdapter(ValueError):
-    """No launch adapter of the profile fits the commit."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """What to start, and with which environment."""
@@ -45,6 +38,8 @@ class Launch:
     environment: Mapping[str, str]
     folder: Path  #: where it is started
     processes: int
+    adapter: str  #: the name of the era whose adapter fitted
+    overrides: tuple[SpeltOverride, ...]
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
@@ -60,21 +55,6 @@ def check_overrides(overrides: Mapping[str, Any]) -> None:
                 f"the value of {key} must be plain: at most {_LONGEST_VALUE} printable characters, "
                 "no ${...} and no _target_"
             )
-
-
-def choose_adapter(profile: Profile, workspace: Path) -> LaunchAdapter:
-    """The first adapter that fits what the commit contains. Raises NoAdapter."""
-    for adapter in profile.launch:
-        there, absent = adapter.when.path_exists, adapter.when.path_absent
-        fits = (there is None or (workspace / there).exists()) and (
-            absent is None or not (workspace / absent).exists()
-        )
-        if fits:
-            return adapter
-    raise NoAdapter(
-        f"no launch adapter of profile {profile.name} fits this commit: "
-        + "; ".join(_asked(adapter) for adapter in profile.launch)
-    )
 
 
 def plan_launch(
@@ -100,21 +80,24 @@ def plan_launch(
         "{steps}": str(profile.steps),
         "{data}": profile.data.path or "",
     }
-    changes = [
-        adapter.override.replace("{key}", key).replace("{value}", _spelt(value))
-        for key, value in overrides.items()
-    ]
+    words |= {f"{{{name}}}": place for name, place in profile.places.items()}
+    changes = spell(profile, workspace, overrides)
     return Launch(
         command=(
             *(sys.executable, "-I", ranks.__file__, "--processes", str(adapter.processes), "--"),
             *(filled(word, words) for word in adapter.command),
-            *changes,
+            *(
+                adapter.override.replace("{key}", change.spelt).replace("{value}", _spelt(change.value))
+                for change in changes
+            ),
         ),
         environment=_environment(
             profile, adapter, workspace, environment, trial_folder, words, capacity_bytes
         ),
         folder=workspace,
         processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
+        adapter=adapter.name,
+        overrides=changes,
     )
 
 
@@ -178,15 +161,3 @@ def filled(text: str, words: Mapping[str, str]) -> str:
 def _spelt(value: Any) -> str:
     """A configuration value as Hydra and OmegaConf read it: true, null, [1,2]; strings as they are."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
-def _asked(adapter: LaunchAdapter) -> str:
-    wants: Sequence[str] = [
-        text
-        for path, text in (
-            (adapter.when.path_exists, f"{adapter.when.path_exists} must exist"),
-            (adapter.when.path_absent, f"{adapter.when.path_absent} must not exist"),
-        )
-        if path
-    ]
-    return " and ".join(wants)

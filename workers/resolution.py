@@ -20,7 +20,8 @@ from bisection.levels import Level
 from bisection.measurement import Measurement, Outcome
 from bisection.specification import BisectionSpec, Budget
 from workers.context import WorkerContext
-from workers.launching import OverrideRefused, check_overrides
+from workers.eras import OverrideRefused
+from workers.launching import check_overrides
 from workers.pair_ends import pair_level
 from workers.state_reading import StateReader
 from workers.workspaces import mirror_of

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,10 @@ from bisection.measurement import Measurement, Outcome
 from workers import slurm_job
 from workers.building import BuildHostError
 from workers.environments import Environments, PreparedEnvironment
+from workers.eras import NoAdapter, OverrideRefused, choose_adapter
 from workers.gathering import Remains, gather
 from workers.launchers import Ground, launch_here, launch_in_slurm
-from workers.launching import Launch, NoAdapter, OverrideRefused, choose_adapter, plan_launch
+from workers.launching import Launch, plan_launch
 from workers.rank_files import RankFileError, parse_strictly, read_plain_file
 from workers.requirement_lock import Unbuildable
 from workers.supervision import Cancelled, SupervisorLost, read_bounded
@@ -267,6 +268,8 @@ class _Run:
             "environment": environment,
             "python_path": launch.environment["PYTHONPATH"].split(os.pathsep),
             "folder": str(launch.folder),
+            "adapter": launch.adapter,
+            "overrides": [asdict(change) for change in launch.overrides],
         }
         artifacts = {
             "log.txt": self._place.scrub(output).encode()[-ARTIFACT_LIMIT_BYTES:],

@@ -71,6 +71,21 @@ def test_an_edit_is_seen_without_a_restart(tmp_path: Path) -> None:
         ({"steps": 10**400}, "steps: "),
         ({"capacity_bytes": 10**400}, "capacity_bytes: "),
         ({"launch": [{"command": ["x"], "override": "{key}"}]}, "launch.0.override: must contain"),
+        ({"launch": [{"when": {}}]}, "launch.0: needs either `command`, or `refused`"),
+        ({"launch": [{"command": ["x"], "refused": "old"}]}, "launch.0: needs either `command`, or"),
+        ({"launch": [{"refused": "too old"}]}, "launch needs at least one adapter with a command"),
+        (
+            {"launch": [{"command": ["x"], "when": {"path_exists": ["a", "../b"]}}]},
+            "'../b' must be a relative",
+        ),
+        (
+            {"launch": [{"command": ["x"], "when": {"file_contains": {"/etc/passwd": "x"}}}]},
+            "'/etc/passwd' must",
+        ),
+        ({"launch": [{"command": ["x"], "when": {"file_lacks": {"a": ""}}}]}, "file_lacks.a: "),
+        ({"places": {"workspace": "/x"}}, "places: 'workspace' is a word of firstbad's own"),
+        ({"renamed": [{"names": {"--x": ""}, "files": "a"}]}, "'--x' is not a configuration key"),
+        ({"renamed": [{"names": {"a.b": ""}, "files": []}]}, "renamed.0.files: "),
         ({"environment": {"kind": "venv"}}, "environment: kind venv, and any overlay, need `lock`"),
         ({"environment": {"kind": "interpreter"}}, "environment: kind interpreter needs `python`"),
         (
@@ -135,7 +150,13 @@ def test_the_digest_changes_with_what_decides_a_measurement_and_with_nothing_els
     same = {"queue": "other", "description": "x", "capacity_bytes": 5, "relevant_paths": []}
     for key, value in same.items():
         assert catalogue(tmp_path, profile={**PROFILE, key: value}).profile("tiny").digest == digest, key
-    differs = {"steps": 4, "limits": {"trial_seconds": 5}, "data": {"kind": "mock"}}
+    differs = {
+        "steps": 4,
+        "limits": {"trial_seconds": 5},
+        "data": {"kind": "mock"},
+        "places": {"checkpoint": "/srv/x"},
+        "renamed": [{"names": {"a.b": ""}, "files": "a"}],
+    }
     for key, value in differs.items():
         assert catalogue(tmp_path, profile={**PROFILE, key: value}).profile("tiny").digest != digest, key
 

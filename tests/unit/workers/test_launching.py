@@ -10,15 +10,8 @@ import pytest
 
 from bisection.adapters.catalogue import Profile
 from workers.environments import PreparedEnvironment
-from workers.launching import (
-    PROBE_FOLDER,
-    Launch,
-    NoAdapter,
-    OverrideRefused,
-    check_overrides,
-    choose_adapter,
-    plan_launch,
-)
+from workers.eras import OverrideRefused
+from workers.launching import PROBE_FOLDER, Launch, check_overrides, plan_launch
 from workers.requirement_lock import Pin
 from workers.wheels import Overlay
 
@@ -48,21 +41,6 @@ def launch(tmp_path: Path, wanted: Profile, **options: Any) -> Launch:
     return plan_launch(wanted, tmp_path, environment, Path("/trial"), **options)
 
 
-def test_the_first_adapter_that_fits_the_commit_is_used(tmp_path: Path) -> None:
-    with pytest.raises(
-        NoAdapter, match=r"no launch adapter of profile tiny fits.*new\.py must exist; old\.py"
-    ):
-        choose_adapter(profile(), tmp_path)
-    (tmp_path / "old.py").touch()
-    assert choose_adapter(profile(), tmp_path).command[1] == "old.py"
-    (tmp_path / "new.py").touch()
-    assert choose_adapter(profile(), tmp_path).command[1] == "new.py"
-    (tmp_path / "new.py").unlink()
-    (tmp_path / "gone.py").touch()
-    with pytest.raises(NoAdapter):
-        choose_adapter(profile(), tmp_path)
-
-
 def test_the_command_is_filled_and_the_overrides_are_spelt_as_the_adapter_says(tmp_path: Path) -> None:
     adapter = {
         "command": ["{python}", "-m", "x", "steps={steps}", '{"a": {data}}', "{trial}/out", "{workspace}"],
@@ -80,6 +58,24 @@ def test_the_command_is_filled_and_the_overrides_are_spelt_as_the_adapter_says(t
     )  # fmt: skip
     assert planned.command[at - 3 : at - 1] == ("--processes", "2")
     assert planned.processes == 2
+
+
+def test_a_place_on_the_host_is_filled_in_command_and_environment(tmp_path: Path) -> None:
+    adapter = {"command": ["load={checkpoint}"], "env": {"HF_HOME": "{hf_home}"}}
+    wanted = profile(launch=[adapter], places={"checkpoint": "/srv/weights", "hf_home": "/srv/hf"})
+    planned = launch(tmp_path, wanted)
+    assert planned.command[-1] == "load=/srv/weights"
+    assert planned.environment["HF_HOME"] == "/srv/hf"
+
+
+def test_an_override_reaches_the_command_under_the_name_that_the_commit_knows(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text("    old_name: int\n")
+    setting = {"names": {"model.new_name": "new_name:", "model.old_name": "old_name:"}, "files": "config.py"}
+    adapter = {"name": "2025", "command": ["x"]}
+    wanted = profile(launch=[adapter], renamed=[setting])
+    planned = launch(tmp_path, wanted, overrides={"model.new_name": 3})
+    assert planned.command[-1] == "model.old_name=3"
+    assert (planned.adapter, planned.overrides[0].written) == ("2025", "model.new_name")
 
 
 @pytest.mark.parametrize(

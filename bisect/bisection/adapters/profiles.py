@@ -1,0 +1,187 @@
+"""A profile: a training job that an installation can repeat at any commit of a repository.
+
+Shapes of `profiles/*.yaml`, checked at reading. How commits of one era are launched stands in
+launch_adapters.py; the folder that holds the files in catalogue.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+
+from bisection.adapters.catalogue_fields import Bytes, Name, Package, PathInTree, Shape, Text, inside
+from bisection.adapters.launch_adapters import LaunchAdapter, Renamed
+from bisection.adapters.queue import CONTROL
+from bisection.criteria import Criterion, CriterionKind
+
+#: Filled in by the worker; a place must not hide one.
+OWN_WORDS = frozenset({"python", "environment", "workspace", "trial", "steps", "data", "key", "value"})
+Place = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+class Environment(Shape):
+    """What the training job runs in.
+
+    ``interpreter`` takes one that exists; ``venv`` makes one from the lock in the tree.
+    """
+
+    kind: Literal["interpreter", "venv"]
+    lock: PathInTree | None = None  #: file in the tree with one `name==version` a line
+    overlay: tuple[Package, ...] = ()  #: installed apart, so that a new version needs no new environment
+    pip_first: tuple[Package, ...] = ()  #: installed by pip, which honours the machine's pip configuration
+    find_links: tuple[Text, ...] = ()  #: folders with wheels
+    python: Text | None = None  #: the interpreter (`interpreter`), or what to make the venv from (`venv`)
+
+    @field_validator("lock")
+    @classmethod
+    def _lock_is_in_the_tree(cls, value: str | None) -> str | None:
+        return inside(value) if value else None
+
+    @model_validator(mode="after")
+    def _kind_has_what_it_needs(self) -> Self:
+        if self.kind == "interpreter" and not self.python:
+            raise ValueError("kind interpreter needs `python`: the path of an interpreter that exists")
+        if (self.kind == "venv" or self.overlay) and not self.lock:
+            raise ValueError("kind venv, and any overlay, need `lock`: the path of the lock in the tree")
+        return self
+
+
+#: What the launcher itself says to sbatch.
+_SBATCH_OWN = re.compile(
+    r"--(output|error|open-mode|wrap|export|export-file|job-name|nodes|ntasks|ntasks-per-node|parsable|requeue"
+    r"|no-requeue|array|chdir|test-only|wait)(=|$)"
+)
+
+
+def _sbatch_option(option: str) -> str:
+    if not re.fullmatch(r"--[a-z][a-z-]*(=[!-~]+)?", option):
+        raise ValueError(f"{option!r} must be one option of sbatch in its long form, like --gres=gpu:8")
+    if _SBATCH_OWN.match(option):
+        raise ValueError(f"{option!r} is set by firstbad itself; remove it")
+    return option
+
+
+class SlurmJob(Shape):
+    """A trial runs as a job of a Slurm cluster, submitted by the worker; both share the worker's folder."""
+
+    nodes: Annotated[int, Field(ge=1, le=512)] = 1  #: each runs the adapter's `processes`
+    options: tuple[Annotated[Text, AfterValidator(_sbatch_option)], ...] = ()  #: of sbatch, in long form
+    queue_seconds: Annotated[float, Field(gt=0)] = 86400.0  #: waiting longer than this, the trial is lost
+
+
+class Data(Shape):
+    """What is trained on. A criterion of memory or speed needs real data to mean anything."""
+
+    kind: Literal["real", "mock"] = "real"
+    path: Text | None = None  #: on the worker host; {data} in the command
+    digest: Text | None = None  #: of the data set; a part of the profile's digest
+
+
+class Limits(Shape):
+    """What one trial, and one bisection, may take."""
+
+    trial_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    gpu_hours_without_approval: Annotated[float, Field(ge=0)] | None = None
+
+
+class CriterionDefault(Shape):
+    """What a bisection looks for where the request does not say; capacity from the profile if not here."""
+
+    kind: CriterionKind
+    capacity_bytes: Bytes | None = None
+    threshold: Annotated[float, Field(gt=0)] | None = None
+    signature: Text = ""
+
+
+class Profile(Shape):
+    """A training job that this installation can repeat at any commit of a repository."""
+
+    name: Name
+    description: Text = ""
+    repository: Name
+    relevant_paths: tuple[PathInTree, ...] = ()  #: prefixes that can change the repro; none: all
+    environment: Environment
+    launch: Annotated[tuple[LaunchAdapter, ...], Field(min_length=1)]  #: the first that fits is used
+    renamed: tuple[Renamed, ...] = ()  #: settings that upstream renamed
+    places: dict[Place, Text] = Field(
+        default_factory=dict
+    )  #: folders and files on the worker host; {name} in the commands
+    slurm: SlurmJob | None = None  #: none: trials run on the worker's own host
+    data: Data = Data()
+    steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
+    device: Literal["cpu", "cuda"] = "cpu"
+    gpus: Annotated[int, Field(ge=0, lt=2**31)] = 0  #: of one trial, on all hosts
+    queue: Name = "local"
+    capacity_bytes: Bytes | None = None  #: of one device
+    limits: Limits = Limits()
+    criterion: CriterionDefault | None = None
+    expected_imports: dict[str, Text] = Field(
+        default_factory=dict
+    )  #: module to where its file must lie; may use {workspace}
+
+    @field_validator("relevant_paths")
+    @classmethod
+    def _prefixes_are_in_the_tree(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(inside(prefix) for prefix in value)
+
+    @field_validator("places")
+    @classmethod
+    def _places_hide_no_word(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name in OWN_WORDS:
+                raise ValueError(f"{name!r} is a word of firstbad's own; take another name")
+        return value
+
+    @field_validator("queue")
+    @classmethod
+    def _queue_is_for_trials(cls, value: str) -> str:
+        if value == CONTROL:
+            raise ValueError(
+                f"is {value!r}, which serves the installation's own short tasks; "
+                "name a pool, and start its workers with `firstbad worker --queue NAME`"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        if self.device == "cuda" and self.gpus < 1:
+            raise ValueError("device cuda needs gpus of at least 1")
+        if all(adapter.refused for adapter in self.launch):
+            raise ValueError("launch needs at least one adapter with a command")
+        self.default_criterion()
+        return self
+
+    def default_criterion(self) -> Criterion | None:
+        """The criterion for requests that bring none, or None where they must."""
+        if self.criterion is None:
+            return None
+        values = self.criterion.model_dump()
+        if self.criterion.kind is CriterionKind.OUT_OF_MEMORY:
+            values["capacity_bytes"] = self.criterion.capacity_bytes or self.capacity_bytes
+        return Criterion(**values)
+
+    @property
+    def newest_adapter(self) -> LaunchAdapter:
+        """The one for the newest commits, which is the last: how people start the job by hand."""
+        return next(adapter for adapter in reversed(self.launch) if adapter.command)
+
+    @property
+    def environment_paths(self) -> tuple[str, ...]:
+        """Files of the tree that decide the environment."""
+        return (self.environment.lock,) if self.environment.lock else ()
+
+    @property
+    def digest(self) -> str:
+        """sha256 over what decides a measurement; who may run it, where and why is left out."""
+        decides = {
+            "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
+            *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
+            *(["renamed"] if self.renamed else []),
+        }  # fmt: skip
+        row = self.model_dump(mode="json", include=decides)
+        row["trial_seconds"] = self.limits.trial_seconds
+        return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
