@@ -21,10 +21,11 @@ Bools = NDArray[np.bool_]
 SHARES = np.array([0.01, 0.05, 0.15, 0.3, 0.5])
 SHARE_WEIGHTS = np.array([0.35, 0.25, 0.18, 0.14, 0.08])
 LENGTHS = np.array([0.2, 4.0, 20.0, 100.0, 400.0])
-#: Trials spent inside a stretch between two untestable states before it is believed to be one block: as many
-#: as it has halvings, within these bounds. Each halving of the line is one more chance that scattered skips
-#: look like a block: with five for all lengths, one answer in eighty had hundreds of commits too many.
-FEWEST_PROBES, MOST_PROBES = 3, 7
+#: Trials spent inside a stretch between two untestable states before it is believed to be one block: one
+#: more than it has halvings, within these bounds. Each halving of the line is one more chance that
+#: scattered skips look like a block: with five for all lengths, one answer in eighty had hundreds of
+#: commits too many.
+FEWEST_PROBES, MOST_PROBES = 4, 8
 #: How likely untestable a state must be for its stretch to be left alone after the probes.
 CLOSED_ABOVE = 0.96
 #: How finely the edges of such a block are found, as a share of its length.
@@ -122,4 +123,4 @@ def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance
 
 def _probes(length: int) -> int:
     """How many states of a stretch must prove untestable between the outermost two."""
-    return min(max(math.ceil(math.log2(length)), FEWEST_PROBES), MOST_PROBES)
+    return min(max(math.ceil(math.log2(length)) + 1, FEWEST_PROBES), MOST_PROBES)
