@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bisection.attribution import ModelDelta, attribute, is_partial, is_truncated
+from bisection.attribution import ModelDelta, attribute
 from bisection.belief_history import belief_histories
 from bisection.commit_record import (
     any_bad,
@@ -25,12 +25,11 @@ from bisection.commit_record import (
 )
 from bisection.commits import Commit, CommitRange, State
 from bisection.configuration_delta import KeyChange, configuration_delta
-from bisection.criteria import CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.headline import headline, plain_text
 from bisection.json_shapes import decode_fields, encode_fields
 from bisection.ledger import LedgerEntry, Purpose
-from bisection.measurement import Measurement, Outcome
+from bisection.measurement import Outcome
 from bisection.regression import Regression, RegressionKind
 from bisection.report_parts import (
     Asked,
@@ -46,10 +45,10 @@ from bisection.report_parts import (
     Run,
     Simulation,
     Subject,
-    Suspicion,
     TimePicture,
     TrialRow,
 )
+from bisection.report_pictures import memory_picture, simulation_of, suspicions, time_picture
 from bisection.revert_test import RevertResult
 from bisection.specification import BisectionSpec
 from bisection.way_back import (
@@ -73,8 +72,6 @@ RETENTION_NOTE = (
     "the remedies are estimated for one step."
 )
 
-_SIMULATED_DEVICES = frozenset({"cpu", "dry_run"})
-_HASH = re.compile(r"[0-9a-f]{40}")
 _LOCKED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;\\]+)", re.MULTILINE)
 
 
@@ -225,9 +222,9 @@ def build_report(
             changed_keys=None if changes is None else tuple(change.key for change in changes),
             pins_moved=bool(pin_delta),
         )
-    memory = _memory(spec, before, after)
-    time = _time(spec, before, after)
-    simulation = _simulation(ledger)
+    memory = memory_picture(spec, before, after)
+    time = time_picture(spec, before, after)
+    simulation = simulation_of(ledger)
     target = culprit or (shown.range.bad if finding.kind is not FindingKind.REJECTED else None)
     return CulpritReport(
         headline=headline(subject, finding, commits, regression, memory, time),
@@ -247,7 +244,7 @@ def build_report(
         remedies=evidence.remedies,
         trials=trials,
         # Of a search that saw no bad trial, it is what was believed before: no evidence against anyone.
-        posterior=_posterior(shown.range, evidence.posterior)
+        posterior=suspicions(shown.range, evidence.posterior)
         if commits or finding.kind is not FindingKind.SET
         else Posterior(),
         history=history,
@@ -352,70 +349,6 @@ def _pin_delta(commits: CommitRange, pair: tuple[str, str], evidence: Evidence) 
 
 def _paths_touched(culprit: Commit) -> DiffSummary:
     return DiffSummary(files=tuple(FileChange(path=path) for path in culprit.paths))
-
-
-def _posterior(commits: CommitRange, probabilities: Mapping[str, float]) -> Posterior:
-    return Posterior(
-        commits=tuple(
-            Suspicion(hash=commit.hash, probability=probabilities[commit.hash])
-            for commit in commits.commits
-            if commit.hash in probabilities
-        ),
-        others={name: share for name, share in probabilities.items() if not _HASH.fullmatch(name)},
-    )
-
-
-def _memory(
-    spec: BisectionSpec, before: Measurement | None, after: Measurement | None
-) -> MemoryPicture | None:
-    if not ((before and before.peak) or (after and after.peak)):
-        return None
-    capacity = spec.criterion.capacity_bytes
-    if spec.criterion.kind is CriterionKind.PEAK_MEMORY and spec.criterion.threshold:
-        capacity = int(spec.criterion.threshold)
-    return MemoryPicture(
-        parent=before.peak if before else None,
-        culprit=after.peak if after else None,
-        capacity_bytes=capacity,
-        parent_steps=before.steps if before else (),
-        culprit_steps=after.steps if after else (),
-        truncated=any(is_truncated(m) for m in (before, after) if m),
-        partial=any(is_partial(m) for m in (before, after) if m),
-    )
-
-
-def _time(spec: BisectionSpec, before: Measurement | None, after: Measurement | None) -> TimePicture | None:
-    if before is None or after is None or not (before.time.cells and after.time.cells):
-        return None
-    throughput = spec.criterion.kind is CriterionKind.THROUGHPUT
-    return TimePicture(
-        parent=before.time,
-        culprit=after.time,
-        parent_rate=before.useful_tokens_per_second,
-        culprit_rate=after.useful_tokens_per_second,
-        lowest_good_rate=spec.criterion.threshold if throughput else None,
-    )
-
-
-def _simulation(ledger: Sequence[LedgerEntry]) -> Simulation | None:
-    devices = sorted({e.measurement.device for e in ledger} & _SIMULATED_DEVICES)
-    if not devices:
-        return None
-    patches: dict[str, int] = {}
-    for entry in ledger:
-        for name, count in entry.measurement.patches.items():
-            patches[name] = max(count, patches.get(name, 0))
-    notes = [
-        "Bytes are the live tensors of the training process, counted on this device; "
-        "the capacity is simulated."
-    ]
-    if "cpu" in devices:
-        notes.append("Seconds are a CPU's: they do not say how fast a GPU is.")
-    if patches:
-        notes.append(
-            "Stand-ins replaced code that needs a GPU; a GPU runs other kernels, which keep other tensors."
-        )
-    return Simulation(devices=tuple(devices), patches=patches, notes=tuple(notes))
 
 
 def _links(finding: Finding, trials: Sequence[TrialRow]) -> tuple[Link, ...]:
