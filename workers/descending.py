@@ -7,24 +7,27 @@ read is told beside the answer and takes nothing from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
-from bisection.adapters.catalogue import CatalogueError, Profile
-from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.adapters.catalogue import Profile
+from bisection.adapters.mirror import Mirror
 from bisection.commits import Commit, CommitRange, State
 from bisection.descent import whole_answer
 from bisection.finding import Finding, FindingKind, LevelFinding
-from bisection.levels import Level, LevelKind, relevant_below, with_pin
+from bisection.levels import Level, LevelKind, relevant_below
 from bisection.openings import (
     Change,
     Factor,
     Opening,
     OpeningKind,
     factor_level,
+    is_between_pairs,
+    of_pairs,
     opening,
     package_level,
+    start,
     version_level,
     wants_reversal,
 )
@@ -48,18 +51,19 @@ class Descended:
 def descend(
     context: WorkerContext, profile: Profile, spec: BisectionSpec, finding: Finding, *, widen: bool
 ) -> Descended:
-    """What follows from what was found on the last level. Never raises for what a repository lacks."""
+    """What follows from what was found on the last level. Never raises: what was found stands."""
     reader = StateReader(context.root, context.catalogue, profile)
     while True:
         try:
             level = _next_level(reader, profile, spec, finding, widen)
-        except (MirrorError, CatalogueError, ValueError) as error:
-            log.warning("a finding could not be opened", error=str(error))
+        except Exception as error:
+            log.warning("a finding could not be opened", exc_info=True)
             return Descended(spec=spec, answer=whole_answer(spec, finding, _not_opened(spec, error)))
         if level is None:
             return Descended(spec=spec, answer=whole_answer(spec, finding))
+        is_measured = any(level.states[0] in above.states for above in spec.levels)
         spec = spec.with_level(level)
-        if len(level.states) > 2:
+        if len(level.states) > 2 or not is_measured:
             return Descended(spec=spec)
         finding = _only_step(level, finding)
 
@@ -94,7 +98,7 @@ def _next_level(
     if widen and finding.problem == "good-end-is-bad" and levels[-1].is_ground and levels[-1].is_plain:
         return _wider(reader, profile, levels[-1], finding)
     if wants_reversal(levels, finding):
-        return _reversed_factors(reader, levels[-1], finding)
+        return _reversed_factors(reader, levels, finding)
     if finding.kind is not FindingKind.FOUND:
         return None
     change = _change(reader, levels[-1], finding.commits[0])
@@ -123,14 +127,19 @@ def _commit_at(reader: StateReader, state: State, path: str) -> Commit:
     return mirror.read_back(commit, 0)[0]
 
 
-def _reversed_factors(reader: StateReader, level: Level, finding: Finding) -> Level:
+def _reversed_factors(reader: StateReader, levels: Sequence[Level], finding: Finding) -> Level:
     """The factors that could not be told apart, in the other order."""
+    level = levels[-1]
     first = level.range.position(finding.commits[0])
     good, bad = level.states[first - 1], level.state_of(finding.commits[-1])
     before, after = (_commit_at(reader, state, level.path) for state in (good, bad))
     change = reader.change(good, bad, level.path, before, after)
     return factor_level(
-        change, finding, reader.tidy, source_first=True, repository=reader.repository(level.path).name
+        of_pairs(change) if is_between_pairs(levels) else change,
+        finding,
+        reader.tidy,
+        source_first=True,
+        repository=reader.repository(level.path).name,
     )
 
 
@@ -162,7 +171,8 @@ def history_level(
     for commit in (factor.before, factor.after):
         mirror.require(commit)
     commits, turn = mirror.read_path(factor.before, factor.after, relevant, environment)
-    steps, states = _states(reader, change, commits.commits, path)
+    good = start(change, [factor], reader.tidy) if path else change.good
+    steps, states = _states(reader, change, good, commits.commits, path)
     name = reader.repository(path).name
     return Level(
         kind=LevelKind.PIN if path else LevelKind.COMMITS,
@@ -180,7 +190,7 @@ def history_level(
 def _merge(reader: StateReader, profile: Profile, change: Change, finding: Finding) -> Level | None:
     mirror, relevant, environment = _reading(reader, profile, change.path)
     commits = mirror.read_merge(change.after.hash, change.before.hash, relevant, environment)
-    steps, states = _states(reader, change, commits.commits, change.path)
+    steps, states = _states(reader, change, change.good, commits.commits, change.path)
     if len(steps) < 3:
         return None  # the branch holds nothing that the merge itself does not
     return Level(
@@ -200,25 +210,30 @@ def _reading(reader: StateReader, profile: Profile, path: str) -> tuple[Mirror, 
 
 
 def _states(
-    reader: StateReader, change: Change, commits: Sequence[Commit], path: str
+    reader: StateReader, change: Change, good: State, commits: Sequence[Commit], path: str
 ) -> tuple[tuple[Commit, ...], tuple[State, ...]]:
-    """The steps and their states: between the two that were measured, the bad one at other commits.
+    """The steps and their states: from the good one to the bad one, and the latter at other commits between.
 
+    Pins that either end overrides are held as the bad one has them, whatever a commit between pins itself.
     Of steps that come to one state the first one stays.
     """
+    overridden = sorted({at for end in (change.good, change.bad) for at, _ in end.pins} - {path})
+    held = {at: pin for at in overridden if (pin := reader.commit(change.bad, at)) is not None}
 
     def at(commit: str) -> State:
-        if path:
-            return reader.tidy(with_pin(change.bad, path, commit))
-        return reader.tidy(State(commit=commit, pins=change.bad.pins, packages=change.bad.packages))
+        state = replace(change.bad, commit=change.bad.commit if path else commit, pins=())
+        for pinned, pin in sorted({**held, **({path: commit} if path else {})}.items()):
+            if reader.own_pin(state, pinned) is not None:
+                state = replace(state, pins=(*state.pins, (pinned, pin)))
+        return reader.tidy(state)
 
-    ends = {change.good: commits[0], change.bad: commits[-1]}
+    ends = {good: commits[0], change.bad: commits[-1]}
     between: dict[State, Commit] = {}
     for commit in commits[1:-1]:
         state = at(commit.hash)
         if state not in ends:
             between.setdefault(state, commit)
-    return (commits[0], *between.values(), commits[-1]), (change.good, *between, change.bad)
+    return (commits[0], *between.values(), commits[-1]), (good, *between, change.bad)
 
 
 def _wider(reader: StateReader, profile: Profile, level: Level, finding: Finding) -> Level | None:

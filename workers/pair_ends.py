@@ -14,7 +14,7 @@ from bisection.adapters.catalogue import Profile
 from bisection.adapters.mirror import BadRange
 from bisection.commits import State
 from bisection.levels import Level
-from bisection.openings import Change, Factor, FactorKind, factor_level
+from bisection.openings import factor_level, of_pairs
 from workers.descending import history_level
 from workers.state_reading import StateReader
 
@@ -31,17 +31,12 @@ def pair_level(
     mirror = reader.mirror("")
     commits = [mirror.read_back(state.commit, 0)[0] for state in (before, after)]
     change = reader.change(before, after, "", commits[0], commits[1])
-    factors = [factor for factor in change.factors if factor.kind is FactorKind.PIN]
-    if before.commit != after.commit:
-        # With its lock: a commit of the range that moves it is opened when it is found.
-        factors.append(
-            Factor(kind=FactorKind.SOURCE, path="", before=before.commit, after=after.commit),
-        )
-    change = Change(
-        good=before, bad=after, path="", before=commits[0], after=commits[1], factors=tuple(factors)
-    )
-    if len(factors) == 1:
-        return history_level(reader, profile, change, factors[0], None)
+    change = of_pairs(change)
+    if len(change.factors) == 1:
+        level = history_level(reader, profile, change, change.factors[0], None)
+        # A step that leads backwards is told by what it loses, below one that says what moved at all.
+        if not level.turn:
+            return level
     return factor_level(change, None, reader.tidy, repository=profile.repository)
 
 

@@ -75,10 +75,10 @@ class StateReader:
         if not path:
             return state.commit
         overridden = dict(state.pins).get(path)
-        return overridden or self._own_pin(state, path)
+        return overridden or self.own_pin(state, path)
 
-    def _own_pin(self, state: State, path: str) -> str | None:
-        """Where the gitlink at a path points by itself, in what is checked out above it."""
+    def own_pin(self, state: State, path: str) -> str | None:
+        """Where the gitlink at a path points in what is checked out above it; None if there is none."""
         above, pin = self._split(path)
         commit = self.commit(state, above)
         if commit is None:
@@ -130,7 +130,7 @@ class StateReader:
 
     def tidy(self, state: State) -> State:
         """The state without the overrides that change nothing."""
-        own = {path: pin for path, _ in state.pins if (pin := self._own_pin(state, path)) is not None}
+        own = {path: pin for path, _ in state.pins if (pin := self.own_pin(state, path)) is not None}
         packages: Mapping[str, str] = {}
         if state.packages:
             known = self._own_packages(state.commit)
@@ -154,7 +154,7 @@ class StateReader:
         lock, inseparable = self._lock_factor(good, bad) if not path else (None, False)
         if lock is not None:
             factors.append(lock)
-        old_pins, new_pins = self.pins(good, path), self.pins(bad, path)
+        old_pins, new_pins = (self._pins_between(state, path, good, bad) for state in (good, bad))
         factors += [
             Factor(kind=FactorKind.PIN, path=at, before=old_pins[at], after=new_pins[at])
             for at in sorted(old_pins.keys() & new_pins.keys())
@@ -162,7 +162,10 @@ class StateReader:
         ]
         # A pin that only one side has comes or goes with the source that reads it.
         inseparable |= old_pins.keys() != new_pins.keys()
-        if old and new and old != new and (inseparable or self._source_moved(old, new, path)):
+        moved = self._moved(old, new, path) if old and new else []
+        relevant = relevant_below(self._profile.relevant_paths, path)
+        source_moved = inseparable or any(is_code(file, relevant) for file in moved)
+        if old and new and old != new and source_moved:
             factors.append(Factor(kind=FactorKind.SOURCE, path=path, before=old, after=new))
         versions: tuple[str, ...] = ()
         if lock is not None and len(lock.packages) == 1:
@@ -177,7 +180,15 @@ class StateReader:
             after=after,
             factors=tuple(factors),
             versions=versions,
+            rest_moved=bool(moved) and not source_moved and not relevant,
         )
+
+    def _pins_between(self, state: State, path: str, *ends: State) -> dict[str, str]:
+        """The pins of a state below a path, with those deeper ones that either end overrides."""
+        inside = f"{path}/" if path else ""
+        overridden = {at for end in ends for at, _ in end.pins if at.startswith(inside) and at != path}
+        deeper = {at: self.commit(state, at) for at in overridden}
+        return {**self.pins(state, path), **{at: pin for at, pin in deeper.items() if pin is not None}}
 
     def _lock_factor(self, good: State, bad: State) -> tuple[Factor | None, bool]:
         """The moved lock; and whether it moved in a way that no override can follow."""
@@ -197,9 +208,8 @@ class StateReader:
             kind=FactorKind.LOCK, path=path, before=good.commit, after=bad.commit, packages=moves
         ), False
 
-    def _source_moved(self, old: str, new: str, path: str) -> bool:
-        """Whether anything but pins and the lock changed that can change the repro."""
-        relevant = relevant_below(self._profile.relevant_paths, path)
+    def _moved(self, old: str, new: str, path: str) -> list[str]:
+        """The changed files of the repository at a path, without its pins and the lock."""
         moved_apart = {*self.repository(path).pins, *(() if path else self._profile.environment_paths)}
         changed = (change.path for change in self.mirror(path).diff_summary(old, new))
-        return any(is_code(file, relevant) for file in changed if file not in moved_apart)
+        return [file for file in changed if file not in moved_apart]

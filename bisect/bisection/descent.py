@@ -64,6 +64,12 @@ def _why(level: Level, finding: Finding, *, lost: bool, joint: bool) -> str:
             "These parts of the change could not be told apart: in neither order could a state with only "
             f"some of them be tested. {finding.why}"
         )
+    if finding.problem == "good-end-is-bad":
+        return (
+            f"It is not to blame: with {level.name(level.range.good)} and all else as at the culprit, the "
+            "regression is there too. What the culprit changes besides is what seemed to be no code, such as "
+            "documentation or tests, or the trials were flaky."
+        )
     if lost:
         step = finding.commits[0]
         return (

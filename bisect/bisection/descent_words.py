@@ -36,9 +36,9 @@ def _clause(level: LevelFinding, *, last: bool) -> list[Run]:
     match level.level:
         case LevelKind.FACTORS:  # which of them it was is told by the level below, if there is one
             return [Run(text=", by "), what] if last else []
-        case LevelKind.PIN if level.lost:
+        case LevelKind.PIN | LevelKind.COMMITS if level.lost:
             return [Run(text=f", by losing a fix in {_place(level)}: "), what]
-        case LevelKind.PIN | LevelKind.MERGE:
+        case LevelKind.PIN | LevelKind.MERGE | LevelKind.COMMITS:
             return [Run(text=f", in {_place(level)} by "), what]
         case LevelKind.PACKAGES:
             return [Run(text=f", in {_place(level)} by "), what]
@@ -48,6 +48,8 @@ def _clause(level: LevelFinding, *, last: bool) -> list[Run]:
 def _place(level: LevelFinding) -> str:
     if level.level is LevelKind.MERGE:
         return "the merged branch"
+    if level.level is LevelKind.COMMITS:
+        return "the source"
     return visible(level.path, limit=160) or "the change"
 
 

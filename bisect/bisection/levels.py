@@ -27,7 +27,7 @@ from typing import Any
 from bisection.commits import Commit, CommitRange, State
 from bisection.finding import MADE, Finding, LevelKind
 
-__all__ = ["Level", "LevelKind", "canonical", "made_step", "relevant_below", "with_pin"]
+__all__ = ["Level", "LevelKind", "canonical", "made_step", "relevant_below"]
 
 #: Levels whose steps are commits of the bisected repository, from end to end of what was asked about.
 _GROUND = (LevelKind.COMMITS, LevelKind.WIDENED)
@@ -69,8 +69,11 @@ class Level:
 
     @property
     def is_ground(self) -> bool:
-        """Whether its steps are what was asked about, and not what one of them carries."""
-        return self.kind in _GROUND
+        """Whether its steps are what was asked about, and not what one of them carries.
+
+        A line with steps backwards is not: what it accuses may be what a step takes away.
+        """
+        return self.kind in _GROUND and not self.turn
 
     @property
     def is_made(self) -> bool:
@@ -147,16 +150,6 @@ def made_step(
         environment_key=environment_key,
         pins=pins or {},
         paths=paths,
-    )
-
-
-def with_pin(state: State, path: str, commit: str) -> State:
-    """The state with another commit at a pin. What overrode pins below that one is dropped: it was its."""
-    kept = {at: pin for at, pin in state.pins if at != path and not at.startswith(f"{path}/")}
-    return State(
-        commit=state.commit,
-        pins=tuple(sorted({**kept, path: commit}.items())),
-        packages=state.packages,
     )
 
 

@@ -18,7 +18,7 @@ new code with older ones; where those hybrids cannot be tested, the other order 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bisection.commits import Commit, CommitRange, State
@@ -89,6 +89,7 @@ class Change:
     after: Commit
     factors: tuple[Factor, ...]
     versions: tuple[str, ...] = ()  #: of the only package that moved: those at hand between the two
+    rest_moved: bool = False  #: whether files changed that are of no factor, since they seem to be no code
 
     @property
     def is_merge(self) -> bool:
@@ -149,6 +150,8 @@ def opening(levels: Sequence[Level], finding: Finding, change: Change) -> Openin
         if level.kind is LevelKind.MERGE and finding.commits[0] == level.range.bad.hash:
             return None  # both parents pass: the merge itself is to blame
         return Opening(kind=OpeningKind.MERGE)
+    if is_between_pairs(levels) and change.good.commit != change.bad.commit:
+        return Opening(kind=OpeningKind.COMMITS, factor=whole_source(change))
     if not change.factors:
         return None
     if len(change.factors) > 1:
@@ -161,9 +164,25 @@ def opening(levels: Sequence[Level], finding: Finding, change: Change) -> Openin
             return Opening(kind=OpeningKind.PACKAGES, factor=factor)
         case FactorKind.LOCK if change.versions:
             return Opening(kind=OpeningKind.VERSIONS, factor=factor)
-        case FactorKind.SOURCE if level.kind is LevelKind.FACTORS and len(levels) == 1:
-            return Opening(kind=OpeningKind.COMMITS, factor=factor)
     return None
+
+
+def is_between_pairs(levels: Sequence[Level]) -> bool:
+    """Whether no commit was looked through yet: the ends are pairs, with a range of source between them."""
+    return all(level.kind is LevelKind.FACTORS for level in levels)
+
+
+def whole_source(change: Change) -> Factor:
+    """The source of two ends, with its lock: a commit between that moves the lock is opened when found."""
+    return Factor(kind=FactorKind.SOURCE, path="", before=change.good.commit, after=change.bad.commit)
+
+
+def of_pairs(change: Change) -> Change:
+    """The change between two ends that are pairs: their pins, and the source with its lock."""
+    factors = [factor for factor in change.factors if factor.kind is FactorKind.PIN]
+    if change.good.commit != change.bad.commit:
+        factors.append(whole_source(change))
+    return replace(change, factors=tuple(factors), rest_moved=False)
 
 
 def _below_packages(change: Change) -> Opening | None:
@@ -186,9 +205,9 @@ def factor_level(
 ) -> Level:
     """The factors of a change, switched one after another from its good state to its bad one."""
     factors = _in_order(change.factors, source_first)
-    start = f"all as at {change.before.short}"
-    steps = [_factor_step(change.good, start, factors, 0)]
-    states = [change.good]
+    good = start(change, factors, tidy)
+    steps = [_factor_step(good, f"all as at {change.before.short}", factors, 0)]
+    states = [good]
     for count in range(1, len(factors) + 1):
         state = change.bad if count == len(factors) else tidy(_switched(change, factors, count))
         states.append(state)
@@ -205,6 +224,17 @@ def factor_level(
     )
 
 
+def start(change: Change, factors: Sequence[Factor], tidy: Tidy) -> State:
+    """The good end of a level over these factors, which are all that the change has.
+
+    As it was measured; but where the change touches more than its factors, the bad state without them. Where
+    that fails, they are not to blame. It is tried only if hardly anything else of the level passes.
+    """
+    if not change.rest_moved:
+        return change.good
+    return tidy(_with(change.bad, change, factors, after=False))
+
+
 def _in_order(factors: Sequence[Factor], source_first: bool) -> list[Factor]:
     order = list(FactorKind)
     ordered = sorted(factors, key=lambda factor: (order.index(factor.kind), factor.path))
@@ -215,17 +245,21 @@ def _switched(change: Change, factors: Sequence[Factor], count: int) -> State:
     """The state after so many factors: the good one with them, or the bad one without the rest."""
     source = next((n for n, factor in enumerate(factors) if factor.kind is FactorKind.SOURCE), 0)
     if count > source:
-        return _with(change.bad, factors[count:], after=False)
-    return _with(change.good, factors[:count], after=True)
+        return _with(change.bad, change, factors[count:], after=False)
+    return _with(change.good, change, factors[:count], after=True)
 
 
-def _with(state: State, factors: Sequence[Factor], *, after: bool) -> State:
+def _with(state: State, change: Change, factors: Sequence[Factor], *, after: bool) -> State:
+    """A state of the change with some of its factors switched. All pins are named: one may lie in another."""
     pins, packages = dict(state.pins), dict(state.packages)
     for factor in factors:
         if factor.kind is FactorKind.PIN:
             for below in [path for path in pins if path.startswith(f"{factor.path}/")]:
                 del pins[below]  # it was of the other commit at this pin
-            pins[factor.path] = factor.after if after else factor.before
+    for factor in change.factors:
+        if factor.kind is FactorKind.PIN:
+            pins[factor.path] = factor.after if (factor in factors) is after else factor.before
+    for factor in factors:
         for move in factor.packages:
             packages[move.name] = move.after if after else move.before
     return State(
@@ -251,7 +285,8 @@ def package_level(change: Change, lock: Factor, opened_by: Finding | None, tidy:
 
     One line over cumulative switches is group testing: each trial asks of a whole group at once.
     """
-    states, steps = [change.good], [_package_step(change.good, f"{lock.path} as before", 0)]
+    good = start(change, [lock], tidy)
+    states, steps = [good], [_package_step(good, f"{lock.path} as before", 0)]
     for count, move in enumerate(lock.packages, start=1):
         rest = lock.packages[count:]
         state = change.bad if not rest else tidy(_with_packages(change.bad, rest))
@@ -275,7 +310,7 @@ def version_level(change: Change, lock: Factor, opened_by: Finding | None, tidy:
         tidy(_with_packages(change.bad, [PackageMove(name=move.name, before=v, after="")]))
         for v in change.versions
     ]
-    states = (change.good, *between, change.bad)
+    states = (start(change, [lock], tidy), *between, change.bad)
     steps = [
         _package_step(state, f"{move.name} {version}", count)
         for count, (state, version) in enumerate(zip(states, versions, strict=True))

@@ -9,7 +9,7 @@ import pytest
 from bisection.commits import Commit, CommitRange, State
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
-from bisection.levels import Level, LevelKind, canonical, made_step, relevant_below, with_pin
+from bisection.levels import Level, LevelKind, canonical, made_step, relevant_below
 from bisection.measurement import Measurement, Outcome
 from bisection.search import Search
 from bisection.specification import BisectionSpec
@@ -23,7 +23,7 @@ def inner_level(outer: DrawnLine, inner: int, found: Finding) -> Level:
     assert found.parent is not None
     commits = tuple(Commit(hash=hash_of(1000 + n), tree_key=f"inner-{n}") for n in range(inner))
     culprit = State(commit=found.commits[0])
-    between = tuple(with_pin(culprit, PIN, commit.hash) for commit in commits[1:-1])
+    between = tuple(replace(culprit, pins=((PIN, commit.hash),)) for commit in commits[1:-1])
     return Level(
         kind=LevelKind.PIN,
         range=CommitRange(commits=commits),
@@ -114,11 +114,6 @@ def test_an_override_that_changes_nothing_is_no_part_of_a_state(
     given = State.from_json({"commit": "c" * 40, **state})
     own_pins, own_packages = {"a": "1" * 40}, {"torch": "2.6.0", "numpy": "1.26"}
     assert canonical(given, own_pins, own_packages) == State.from_json({"commit": "c" * 40, **expected})
-
-
-def test_moving_a_pin_forgets_what_overrode_the_pins_below_it() -> None:
-    state = State(commit="c" * 40, pins=(("a", "1" * 40), ("a/b", "2" * 40), ("ab", "3" * 40)))
-    assert with_pin(state, "a", "4" * 40).pins == (("a", "4" * 40), ("ab", "3" * 40))
 
 
 def test_steps_of_our_own_have_a_hash_that_follows_from_their_state() -> None:
