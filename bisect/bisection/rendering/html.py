@@ -28,6 +28,7 @@ from bisection.rendering.memory_pictures import memory_bars, time_bars
 from bisection.rendering.step_pictures import step_lines
 from bisection.rendering.svg import NARROW, WIDE, stylesheet
 from bisection.rendering.trial_pictures import posterior_bars
+from bisection.rendering.trial_words import trial_words
 from bisection.report import CulpritReport
 from bisection.report_parts import BeliefHistory, RemedyRow
 
@@ -108,7 +109,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             remedy_warning=remedy_words.warning(report),
             illegal=remedy_words.illegal(report),
             trials_words=wording.trials_words(report),
-            trials=[wording.trial_words(report, row) for row in report.trials],
+            trials=[trial_words(report, row) for row in report.trials],
             documentation=documentation.rstrip("/"),
         )
     )

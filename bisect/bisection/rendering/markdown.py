@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import code_block, code_span, markup, prose
 from bisection.rendering.text_pictures import growth_picture, timeline_pictures
+from bisection.rendering.trial_words import trial_words
 from bisection.report import CulpritReport
 from bisection.way_back import Recipe
 
@@ -203,7 +204,7 @@ def _trials(report: CulpritReport, most: int) -> list[str]:
         return []
     rows = []
     for row in report.trials[:most]:
-        words = wording.trial_words(report, row)
+        words = trial_words(report, row)
         where = f" · {code_span(words.where, in_table=True)}" if words.where else ""
         rows.append(
             (

@@ -12,6 +12,7 @@ from bisection.quantities import counted
 from bisection.rendering import remedy_words, wording
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.text_pictures import growth_picture, timeline_pictures
+from bisection.rendering.trial_words import trial_words
 from bisection.report import CulpritReport
 from bisection.way_back import Recipe
 
@@ -157,7 +158,7 @@ def _trials(report: CulpritReport, columns: int) -> Iterable[str]:
         yield picture
         yield ""
     for row in report.trials:
-        words = wording.trial_words(report, row)
+        words = trial_words(report, row)
         yield from _wrap(
             f"{words.number:>3} {words.sign} {words.verdict:<5} {words.value:>10}  {words.commit}",
             columns,
