@@ -150,6 +150,12 @@ def growth_words(regression: Regression) -> str:
     grew = f"{COMPONENT_NAMES[regression.component]} grew by {at_least}{show_bytes(growth)}"
     if regression.kind in (RegressionKind.LAYOUT, RegressionKind.STATES):
         # All states of the component grow together, and they are there at every instant.
+        states = _inside(STATES, regression)
+        if states < growth / 2:
+            return (
+                f"{grew}: {show_bytes(states)} of parameters, gradients and optimizer states, "
+                "and the activations that come with them"
+            )
         return f"{grew}, {_in(STATES, regression, growth)} parameters, gradients and optimizer states"
     part = f"{_in({regression.category}, regression, growth)} {CATEGORY_WORDS[regression.category]}"
     where = show_instant(regression.instant, regression.phase)
@@ -158,6 +164,7 @@ def growth_words(regression: Regression) -> str:
         RegressionKind.RETENTION: ", and that stays allocated after the step",
         RegressionKind.FIRST_STEP: ", in the first step only",
         RegressionKind.IMBALANCE: " with uneven routing",
+        RegressionKind.GRAPH_CAPTURE: ", and stays allocated: CUDA graphs hold it",
     }.get(regression.kind, "")
     return f"{grew}, {part}, at {where}{why}"
 
@@ -167,12 +174,16 @@ _NEARLY_ALL = 0.95
 
 
 def _in(categories: AbstractSet[Category], regression: Regression, growth: int) -> str:
-    inside = sum(
+    return "in" if _inside(categories, regression) >= _NEARLY_ALL * growth else "chiefly in"
+
+
+def _inside(categories: AbstractSet[Category], regression: Regression) -> int:
+    """Growth of the component in these categories."""
+    return sum(
         cell.delta_bytes
         for cell in regression.cells
         if cell.component is regression.component and cell.category in categories
     )
-    return "in" if inside >= _NEARLY_ALL * growth else "chiefly in"
 
 
 def _slowdown_words(regression: Regression) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bisection.attribution import attribute, choose_measurement, explained_share
 from bisection.criteria import CriterionKind
+from bisection.headline import growth_words
 from bisection.measurement import Measurement, Outcome, Retained
 from bisection.regression import Origin, RegressionKind
 from memory_models.breakdown import (
@@ -42,7 +43,12 @@ def test_the_component_whose_activations_grew_is_named(component: Component) -> 
 
 def test_more_weights_are_a_layout_whatever_follows_them() -> None:
     deeper = measurement(delta={(C.VISION, K.PARAMETERS): 2.0, (C.VISION, K.ACTIVATIONS): 15.0})
-    assert attribute(PARENT, deeper).kind is RegressionKind.LAYOUT
+    regression = attribute(PARENT, deeper)
+    assert regression.kind is RegressionKind.LAYOUT
+    assert growth_words(regression) == (
+        "vision grew by 17.0 MiB: 2.0 MiB of parameters, gradients and optimizer states, "
+        "and the activations that come with them"
+    )
 
 
 @pytest.mark.parametrize("category", [K.GRADIENTS, K.OPTIMIZER_STATES])
