@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from firstbad import __version__, doctor_command, memory_commands
+from firstbad import __version__, doctor_command, memory_commands, profiles_command
 from firstbad.settings import Settings, read_settings
 from service.client import ApiProblem
 
@@ -31,6 +31,7 @@ err = Console(stderr=True, highlight=False)
 
 memory_commands.register(app)
 doctor_command.register(app)
+profiles_command.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workers = Annotated[int, typer.Option(min=1, max=16, help="Trials that run at once on this machine.")]

@@ -15,6 +15,7 @@ from bisection.adapters.catalogue import Catalogue, Profile
 from bisection.commits import State
 from workers.environments import Environments, PreparedEnvironment
 from workers.host_checks import Check, Health, check_torch, guarded
+from workers.launch_rules import broken_rules
 from workers.launching import plan_launch
 from workers.uv_lock import plain_lock
 from workers.workspaces import Workspace, Workspaces, mirror_of
@@ -27,6 +28,8 @@ def check_profile(
 ) -> Iterator[Check]:
     """Check after check; after a broken one the later ones, which need it, are left out."""
     yield guarded("data", lambda: _data(profile))
+    yield guarded("rules", lambda: _rules(profile))
+    yield from (_place(name, path) for name, path in profile.places.items())
     state: list[State] = []
     fetched = guarded("repository", lambda: _fetched(profile, catalogue, root, state))
     yield fetched
@@ -116,6 +119,26 @@ def _data(profile: Profile) -> Check:
             mend="Set data.digest: without it nobody sees that two hosts train on different data.",
         )
     return Check(name="data", health=Health.WELL, found=data.path)
+
+
+def _rules(profile: Profile) -> Check:
+    broken = list(broken_rules(profile))
+    if not broken:
+        return Check(name="rules", health=Health.WELL, found="the commands keep the rules of honest trials")
+    more = f" ({len(broken) - 1} more)" if len(broken) > 1 else ""
+    mend = f"`firstbad profiles check {profile.name}` lists all of them."
+    return Check(name="rules", health=Health.DOUBTFUL, found=broken[0] + more, mend=mend)
+
+
+def _place(name: str, path: str) -> Check:
+    if Path(path).exists():
+        return Check(name=f"place {name}", health=Health.WELL, found=path)
+    return Check(
+        name=f"place {name}",
+        health=Health.BROKEN,
+        found=f"{path} is not on this host",
+        mend=f"Put or mount it there, or correct places.{name} in the profile.",
+    )
 
 
 def _fetched(profile: Profile, catalogue: Catalogue, root: Path, state: list[State]) -> Check:

@@ -168,6 +168,21 @@ def test_a_state_is_measured_with_its_evidence(host: Host) -> None:
     host.assert_nothing_is_left()
 
 
+def test_a_commit_is_told_a_setting_in_its_own_words_and_the_record_says_both(host: Host) -> None:
+    old, present = "train.micro_batch_size", "train.rows"
+    host.profile_row["renamed"] = [{"names": {present: f'"{present}"', old: f'"{old}"'}, "files": "train.py"}]
+    host.profile_row["launch"][0]["name"] = "2025"
+    result = host.run(State(commit=host.commit(train__py=job())), overrides={present: 2})
+    assert result.measurement.peak is not None
+    assert result.measurement.peak.allocated_bytes == 2000
+    record = json.loads(result.artifacts["launch.json"])
+    assert record["adapter"] == "2025"
+    assert record["overrides"] == [{"written": present, "spelt": old, "value": 2}]
+    unknown = host.run(State(commit=host.commit(train__py="pass")), overrides={present: 2}).measurement
+    assert unknown.outcome is Outcome.UNBUILDABLE
+    assert unknown.reason.startswith("this commit does not know train.rows under any of its names")
+
+
 def test_two_trials_of_one_state_have_equal_digests(host: Host) -> None:
     state = State(commit=host.commit(train__py=job()))
     first, second = host.run(state).measurement, host.run(state).measurement

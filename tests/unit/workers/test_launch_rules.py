@@ -1,0 +1,53 @@
+"""What a profile's commands must say for trials to be honest, each rule broken once."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisection.adapters.profiles import Profile
+from workers.launch_rules import broken_rules
+
+HONEST = (
+    "{python}", "-m", "firstbad_probe", "scripts/training/run_recipe.py", "--x",
+    "train.train_iters={steps}", "train.global_batch_size=32",
+    "checkpoint.load=null", "checkpoint.save={trial}/checkpoints",
+)  # fmt: skip
+
+
+def broken(*command: str) -> list[str]:
+    profile = Profile.model_validate(
+        {
+            "name": "tiny",
+            "repository": "nightly",
+            "environment": {"kind": "interpreter", "python": "/env/bin/python"},
+            "launch": [{"name": "2026", "command": command}, {"refused": "too new"}],
+            "places": {"weights": "/srv/weights"},
+        }
+    )
+    return list(broken_rules(profile))
+
+
+def test_an_honest_command_breaks_none() -> None:
+    assert broken(*HONEST, "checkpoint.pretrained_checkpoint={weights}") == []
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "says"),
+    [
+        ("firstbad_probe", "other", "does not start the probe"),
+        ("train.train_iters={steps}", "train.train_iters=5", "does not pass {steps} on"),
+        ("train.global_batch_size=32", "train.micro_batch_size=1", "pin it by train.global_batch_size"),
+        ("checkpoint.load=null", "checkpoint.load=/srv/run", "could be resumed"),
+        ("checkpoint.load=null", "x=1", "could be resumed"),
+        ("checkpoint.save={trial}/checkpoints", "checkpoint.save=/srv/run", "saved outside of the trial"),
+        ("--x", "--x={chekpoint}", "{chekpoint} is neither a word"),
+    ],
+)
+def test_each_rule_is_told_with_its_era_and_repair(taken: str, given: str, says: str) -> None:
+    (line,) = broken(*(given if word == taken else word for word in HONEST))
+    assert line.startswith("launch '2026': ")
+    assert says in line
+
+
+def test_a_script_that_is_no_runner_of_megatron_bridge_is_asked_for_the_probe_and_the_steps_alone() -> None:
+    assert broken("{python}", "-m", "firstbad_probe", "train.py", "--steps", "{steps}") == []

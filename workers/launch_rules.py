@@ -1,0 +1,49 @@
+"""What a profile must say for its trials to be honest: read from its commands, without running any.
+
+A rule that is broken makes trials lie or measure something else. The rules about checkpoints and the batch
+are asked of Megatron Bridge's own runners, whose recipes save and resume unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from bisection.adapters.profiles import Profile
+
+_WORD = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+#: Upstream's scripts that run a recipe by its name, at whatever era.
+_RUNNERS = ("scripts/training/run_recipe.py", "finetune_qwen_vl.py")
+
+
+def broken_rules(profile: Profile) -> Iterator[str]:
+    """Each broken rule as a sentence that names the era and the repair."""
+    known = {"python", "environment", "workspace", "trial", "steps", "data", *profile.places}
+    for adapter in profile.launch:
+        if not adapter.command:
+            continue
+        era = f"launch {adapter.name!r}: " if adapter.name else "launch: "
+        words = " ".join(adapter.command)
+        if "firstbad_probe" not in adapter.command:
+            yield f"{era}the command does not start the probe: write {{python}} -m firstbad_probe SCRIPT"
+        if "{steps}" not in words:
+            yield f"{era}the command does not pass {{steps}} on: the job would train to its own end"
+        for word in sorted(
+            {w for text in (*adapter.command, *adapter.env.values()) for w in _WORD.findall(text)}
+        ):
+            if word not in known:
+                yield f"{era}{{{word}}} is neither a word of firstbad's nor one of the profile's places"
+        if any(word.endswith(_RUNNERS) for word in adapter.command):
+            yield from (era + broken for broken in _of_a_runner(adapter.command))
+
+
+def _of_a_runner(command: tuple[str, ...]) -> Iterator[str]:
+    keys = dict(word.split("=", 1) for word in command if "=" in word)
+    load = keys.get("checkpoint.load", "")
+    if load != "null" and not load.startswith("{trial}"):
+        yield "a checkpoint that lies about could be resumed: write checkpoint.load=null"
+    save = keys.get("checkpoint.save", "")
+    if save != "null" and not save.startswith("{trial}"):
+        yield "checkpoints would be saved outside of the trial: write checkpoint.save=null"
+    if "train.global_batch_size" not in keys:
+        yield "runners scale the batch with the world: pin it by train.global_batch_size=N"
