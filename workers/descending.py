@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from bisection.adapters.catalogue import Profile
-from bisection.adapters.mirror import Mirror
+from bisection.adapters.catalogue import CatalogueError, Profile
+from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.commits import Commit, CommitRange, State
 from bisection.descent import whole_answer
 from bisection.finding import Finding, FindingKind, LevelFinding
@@ -57,7 +57,8 @@ def descend(
         try:
             level = _next_level(reader, profile, spec, finding, widen)
         except Exception as error:
-            log.warning("a finding could not be opened", exc_info=True)
+            ours = not isinstance(error, (MirrorError, CatalogueError))
+            log.warning("a finding could not be opened", error=str(error), exc_info=ours)
             return Descended(spec=spec, answer=whole_answer(spec, finding, _not_opened(spec, error)))
         if level is None:
             return Descended(spec=spec, answer=whole_answer(spec, finding))

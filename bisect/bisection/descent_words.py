@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bisection.finding import FindingKind, LevelFinding, LevelKind
-from bisection.quantities import counted, show_confidence
+from bisection.quantities import show_confidence
 from bisection.rendering.escaping import visible
 from bisection.report_parts import Run
 
@@ -29,7 +29,7 @@ def _clause(level: LevelFinding, *, last: bool) -> list[Run]:
             *_listed(level.names),
         ]
     if level.kind is FindingKind.SET and last:
-        return [Run(text=f", by one of {counted(len(level.names), 'change')} in {_place(level)}")]
+        return _one_of(level)
     if level.kind is not FindingKind.FOUND:
         return []
     what = Run(text=visible(level.names[0], limit=160), foreign=True)
@@ -43,6 +43,14 @@ def _clause(level: LevelFinding, *, last: bool) -> list[Run]:
         case LevelKind.PACKAGES:
             return [Run(text=f", in {_place(level)} by "), what]
     return []
+
+
+def _one_of(level: LevelFinding) -> list[Run]:
+    place = "" if level.level is LevelKind.FACTORS else f" in {_place(level)}"
+    if len(level.names) > 1:
+        return [Run(text=f", by one of {len(level.names)} {'changes' if place else 'parts of it'}{place}")]
+    name = Run(text=visible(level.names[0], limit=160), foreign=True)
+    return [Run(text=f",{place} probably by "), name, Run(text=", which could not be confirmed")]
 
 
 def _place(level: LevelFinding) -> str:

@@ -89,7 +89,7 @@ def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
         sentence += (
             f" The parent was measured at {line.name(group - 1)}, which is the same state to this profile."
         )
-    if workers == 1:
+    if workers == 1 and len(culprit.failing_workers | parent.passing_workers) == 1:
         sentence += " One worker ran all trials, each in a fresh process and workspace."
     elif min(len(culprit.failing_workers), len(parent.passing_workers)) < 2:
         sentence += " No second worker took part, so a fault of the one machine is not ruled out."
@@ -142,10 +142,11 @@ def untestable_stretch(line: Line, evidence: Evidence, first: int, last: int) ->
     inside = [evidence.of(group) for group in range(first, last)]
     tried = sum(1 for state in inside if state.untestable_trials)
     reasons = next((_reasons(state) for state in inside if state.skip_reasons), "their workers were lost")
+    steps = "steps" if line.level.is_made else "commits"
     return (
-        f"The regression began in one of {last - first + 1} commits: {line.name(last)} "
+        f"The regression began in one of {last - first + 1} {steps}: {line.name(last)} "
         f"{_times(upper.failures, 'failed', upper.failing_workers)}, {line.name(first - 1)} "
-        f"{_times(lower.passes, 'passed', lower.passing_workers)}, and of the commits between them "
+        f"{_times(lower.passes, 'passed', lower.passing_workers)}, and of the {steps} between them "
         f"{tried} of {last - first} were tried and none could be judged: {reasons}."
     )
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from bisection.commits import Commit, CommitRange, State
 from bisection.finding import Finding, FindingKind
@@ -311,9 +312,11 @@ def version_level(change: Change, lock: Factor, opened_by: Finding | None, tidy:
         for v in change.versions
     ]
     states = (start(change, [lock], tidy), *between, change.bad)
+    names = [f"{move.name} {move.before}"]
+    names += [PackageMove(name=move.name, before=old, after=new).words for old, new in pairwise(versions)]
     steps = [
-        _package_step(state, f"{move.name} {version}", count)
-        for count, (state, version) in enumerate(zip(states, versions, strict=True))
+        _package_step(state, name, count)
+        for count, (state, name) in enumerate(zip(states, names, strict=True))
     ]
     return Level(
         kind=LevelKind.PACKAGES,

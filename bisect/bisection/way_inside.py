@@ -49,20 +49,16 @@ def _in_a_pin(level: LevelFinding, pins: Sequence[str]) -> Recipe:
 
 
 def _package(level: LevelFinding, launch: Launch | None) -> Recipe:
-    """``names`` are of our own making: a package with two versions, or with one, see `openings`."""
+    """``names`` are of our own making: a package with what it was and what it is, see `openings`."""
     python = launch.python if launch else ".venv/bin/python"
     name, _, rest = level.names[0].partition(" ")
-    before = rest.partition(" -> ")[0] if " -> " in rest else ""
+    before = rest.rpartition(" -> ")[0]
     install = (python, "-m", "pip", "install", "--no-deps")
     title = f"Keep the lock, and take back only {name}"
     if before == "not there":
         commands = (Command(argv=(python, "-m", "pip", "uninstall", "--yes", name)),)
         return Recipe(name="inside", title=title, commands=commands, note="The old lock does not have it.")
-    if before and "==" not in before:
+    if "==" not in before:
         commands = (Command(argv=(*install, f"{name}=={before}")),)
         return Recipe(name="inside", title=title, commands=commands, note="In the job's environment.")
-    if before:
-        return Recipe(name="inside", title=title, note=f"The old lock says: {before}.")
-    commands = (Command(argv=(*install, f"{name}<{rest}")),)
-    note = f"{name} {rest} is the first version with which it fails."
-    return Recipe(name="inside", title=title, commands=commands, note=note)
+    return Recipe(name="inside", title=title, note=f"The old lock says: {before}.")

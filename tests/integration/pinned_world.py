@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ LIBRARY, KERNEL, OTHER = "vendor/library", "vendor/library/vendor/kernel", "vend
 #: Numbers by part: "training", a pin's path, or a package's name.
 Parts = Mapping[str, int]
 Rule = Callable[[Parts], bool]
+
+
+def _package(line: str) -> tuple[str, str]:
+    name, _, version = line.partition("==")
+    return name.partition("[")[0].replace("_", "-").lower(), version
+
+
+def _number(version: str) -> int:
+    """Of a version, or of a whole requirement."""
+    return int(version.rpartition("==")[2].partition(";")[0])
 
 
 def _never(_parts: Parts) -> bool:
@@ -82,7 +93,10 @@ class PinnedWorld(Hosts):
         return scene.commit_index(subject or f"{scene.folder.name} {number}")
 
     def parts(self, state: State) -> dict[str, int]:
-        """The numbers of what a state checks out. KeyError for an override of what it does not pin."""
+        """The numbers of what a state checks out.
+
+        KeyError for an override of what it does not pin, ValueError for a commit that is nowhere.
+        """
         overrides, found = dict(state.pins), {"": state.commit}
         numbers = {"training": int(self._read(self.scene, state.commit, "n.py"))}
         for path, above in ((LIBRARY, ""), (OTHER, ""), (KERNEL, LIBRARY)):
@@ -93,8 +107,8 @@ class PinnedWorld(Hosts):
                 numbers[path] = int(self._read(self.scenes[path], found[path], "n.py"))
         if overrides:
             raise KeyError(f"{state} overrides what is not pinned: {overrides}")
-        lock = dict(line.split("==") for line in self._read(self.scene, state.commit, "lock.txt").split())
-        numbers |= {name: int(value) for name, value in {**lock, **dict(state.packages)}.items() if value}
+        lock = dict(_package(line) for line in self._read(self.scene, state.commit, "lock.txt").splitlines())
+        numbers |= {name: _number(value) for name, value in {**lock, **dict(state.packages)}.items() if value}
         numbers["tests/job.py"] = int(self._read(self.scene, state.commit, "tests/job.py") or 0)
         return numbers
 
@@ -133,8 +147,10 @@ class PinnedWorld(Hosts):
             outcome=Outcome.UNBUILDABLE, state=claim.trial.state, worker=f"w{len(self.ran)}", seconds=1.0
         )
         if claim.trial.purpose != "revert":
-            parts = self.parts(claim.trial.state)
-            if not unbuildable(parts):
+            with suppress(ValueError, KeyError):
+                parts = self.parts(claim.trial.state)
+                if unbuildable(parts):
+                    raise ValueError("this mix is not buildable")
                 bad = fails(parts)
                 measured = measured.evolve(
                     outcome=Outcome.CRASHED if bad else Outcome.COMPLETED,

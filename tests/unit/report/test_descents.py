@@ -62,6 +62,12 @@ def test_the_headline_says_lost_joint_and_undecided() -> None:
     )
     undecided = found(LevelKind.PIN, LIBRARY, "", kind=FindingKind.SET, names=("a", "b", "c"))
     assert ", by one of 3 changes in vendor/library: " in report_with(undecided).summary
+    unconfirmed = replace(undecided, names=("a1 b",))
+    assert ", in vendor/library probably by a1 b, which could not be confirmed: " in (
+        report_with(unconfirmed).summary
+    )
+    either = found(LevelKind.FACTORS, "", "", kind=FindingKind.SET, names=parts)
+    assert ", by one of 2 parts of it: " in report_with(either).summary
 
 
 def test_every_format_tells_the_descent_and_none_is_fooled_by_a_subject() -> None:
@@ -77,6 +83,20 @@ def test_every_format_tells_the_descent_and_none_is_fooled_by_a_subject() -> Non
     names = re.findall(r' id="([^"]+)"', page)
     assert len(names) == len(set(names))
     assert "`dddddddddd <script>" in text
+
+
+def test_what_a_lock_and_git_say_fools_no_format() -> None:
+    words = f"torch torch==1 ; python_version < '{HOSTILE}' -> 2"
+    for kind in (FindingKind.FOUND, FindingKind.SET):
+        report = report_with(
+            found(LevelKind.PACKAGES, "uv.lock", words, kind=kind, why=HOSTILE, title=HOSTILE)
+        )
+        page, text, terminal = render_html(report), render_markdown(report), render_text(report)
+        assert "<script>" not in page
+        assert "\u202e" not in page + text + terminal
+        outside = re.sub(r"(`+).+?\1", "", text, flags=re.DOTALL)
+        assert "@everyone" not in outside
+        assert "<script>" not in outside
 
 
 class Clone:
@@ -130,7 +150,7 @@ def test_a_lost_fix_is_brought_into_the_pin(clone: Clone, tmp_path: Path) -> Non
     ("name", "command"),
     [
         ("torch 2.6.0 -> 2.7.0", ["install", "--no-deps", "torch==2.6.0"]),
-        ("torch 2.7.1", ["install", "--no-deps", "torch<2.7.1"]),
+        ("torch 2.7.1 -> 2.7.0", ["install", "--no-deps", "torch==2.7.1"]),
         ("apex not there -> 1.0", ["uninstall", "--yes", "apex"]),
     ],
 )

@@ -104,7 +104,7 @@ def test_versions_between_are_steps_of_their_own() -> None:
     level = version_level(change_of(torch, versions=("2.6.1", "2.6.2")), torch, FOUND, tidy)
     assert [dict(state.packages).get("torch") for state in level.states] == [None, "2.6.1", "2.6.2", None]
     assert [step.subject for step in level.range.commits] == [
-        "torch 2.6", "torch 2.6.1", "torch 2.6.2", "torch 2.7",
+        "torch 2.6", "torch 2.6 -> 2.6.1", "torch 2.6.1 -> 2.6.2", "torch 2.6.2 -> 2.7",
     ]  # fmt: skip
 
 
