@@ -182,7 +182,7 @@ def history_level(
         path=path,
         repository=name,
         title=f"{path or name} from {factor.before[:10]} to {factor.after[:10]}"
-        + (f", through {steps[turn].short}, where they part" if turn else ""),
+        + (f", through {steps[turn].short}, where they part" if 0 < turn < len(steps) - 1 else ""),
         turn=turn,
         opened_by=finding,
     )

@@ -35,7 +35,9 @@ def whole_answer(spec: BisectionSpec, last: Finding, note: LevelFinding | None =
 def level_finding(levels: tuple[Level, ...], finding: Finding) -> LevelFinding:
     """What the last of the levels found, with the words for it."""
     level = levels[-1]
-    lost = finding.kind is FindingKind.FOUND and level.takes_away(finding.commits[0])
+    lost = finding.kind is FindingKind.FOUND and (
+        level.takes_away(finding.commits[0]) or level.leaves_behind(finding.commits[0])
+    )
     accused = [level.accused(step) for step in finding.commits]
     joint = is_joint(levels, finding)
     names = tuple(
@@ -70,20 +72,20 @@ def _why(level: Level, finding: Finding, *, lost: bool, joint: bool) -> str:
             "regression is there too. What the culprit changes besides is what seemed to be no code, such as "
             "documentation or tests, or the trials were flaky."
         )
-    if lost:
+    if lost and level.kind is not LevelKind.MERGE:
         step = finding.commits[0]
         return (
             f"A fix was lost: {level.accused(step).short} is on the old side only, and without it, at "
             f"{level.range.commits[level.range.position(step)].short}, the regression is there. {finding.why}"
         )
     if level.kind is LevelKind.MERGE and finding.kind is FindingKind.FOUND:
-        first, second = level.range.commits[:2]
         if finding.commits[0] == level.range.bad.hash:
             return (
                 "Both parents of the merge pass, so the merge itself is to blame: what its two sides changed "
                 f"does not go together. {finding.why}"
             )
-        if finding.commits[0] == second.hash and first.hash not in second.parents:
+        if lost:
+            first, second = level.range.commits[:2]
             return (
                 f"The merged branch left at {second.short}, which fails already, where {first.short} "
                 f"passes: what mended it between them is lost in the merge. {finding.why}"

@@ -36,6 +36,8 @@ def _clause(level: LevelFinding, *, last: bool) -> list[Run]:
     match level.level:
         case LevelKind.FACTORS:  # which of them it was is told by the level below, if there is one
             return [Run(text=", by "), what] if last else []
+        case LevelKind.MERGE if level.lost:  # which commit mended it is told by the level below
+            return [Run(text=", by losing in the merge what mended it after "), what] if last else []
         case LevelKind.PIN | LevelKind.COMMITS if level.lost:
             return [Run(text=f", by losing a fix in {_place(level)}: "), what]
         case LevelKind.PIN | LevelKind.MERGE | LevelKind.COMMITS:
@@ -70,8 +72,9 @@ def _listed(names: Sequence[str]) -> list[Run]:
 
 def level_lines(level: LevelFinding) -> tuple[str, tuple[str, ...], str]:
     """A level as a heading, what was found (subjects, still to be escaped), and why."""
+    lost = "a fix is lost after" if level.level is LevelKind.MERGE else "lost fix"
     answers = {
-        FindingKind.FOUND: "lost fix" if level.lost else "found",
+        FindingKind.FOUND: lost if level.lost else "found",
         FindingKind.SET: "cannot be told apart" if level.joint else "one of these",
         FindingKind.NONE: "nothing was named",
     }

@@ -48,7 +48,7 @@ class LevelFinding:
         str, ...
     ] = ()  #: what to call them, parallel to ``commits``: hash and subject, or what moved
     parent: str | None = None
-    lost: bool = False  #: the commit is a fix that the new side lacks
+    lost: bool = False  #: the commit is a fix that the new side lacks; of a MERGE: such a fix came after it
     joint: bool = False  #: parts of one change that could not be told apart
     confidence: float = 0.0
     why: str = ""

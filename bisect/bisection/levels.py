@@ -95,6 +95,13 @@ class Level:
         """Whether this step differs from the one before it by lacking a commit, not by having one more."""
         return 0 < self.range.position(commit_hash) <= self.turn
 
+    def leaves_behind(self, commit_hash: str) -> bool:
+        """Whether this step of a merge is where its branch left: it lacks what the other side has since."""
+        if self.kind is not LevelKind.MERGE or self.range.position(commit_hash) != 1:
+            return False
+        other, left = self.range.commits[:2]
+        return len(self.states) > 2 and other.hash not in left.parents
+
     def accused(self, commit_hash: str) -> Commit:
         """The commit to speak of, if this step is the first bad one: what came, or what was lost."""
         position = self.range.position(commit_hash)

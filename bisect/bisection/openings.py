@@ -5,6 +5,7 @@
     a moved lock                          -> PACKAGES: its packages, one after another
     one moved package                     -> PACKAGES: the versions between, where they are at hand
     a merge commit                        -> MERGE: the commits of the merged branch
+    where a branch left, failing already  -> COMMITS: the other side since then, backwards: it holds a fix
     a good end that fails                 -> WIDENED: an older good end, on request
 
 Pure: what git, the locks and the disk say comes in as a `Change` (`workers.descending` asks them), and
@@ -106,7 +107,7 @@ class OpeningKind(StrEnum):
     PACKAGES = "packages"
     VERSIONS = "versions"
     MERGE = "merge"
-    COMMITS = "commits"  #: the source moved by more than one commit: pairs of pins as ends
+    COMMITS = "commits"  #: the source moved by more than one commit
     WIDENED = "widened"
 
 
@@ -151,6 +152,11 @@ def opening(levels: Sequence[Level], finding: Finding, change: Change) -> Openin
         if level.kind is LevelKind.MERGE and finding.commits[0] == level.range.bad.hash:
             return None  # both parents pass: the merge itself is to blame
         return Opening(kind=OpeningKind.MERGE)
+    if level.leaves_behind(finding.commits[0]):
+        factor = Factor(
+            kind=FactorKind.SOURCE, path=change.path, before=change.before.hash, after=change.after.hash
+        )
+        return Opening(kind=OpeningKind.COMMITS, factor=factor)
     if is_between_pairs(levels) and change.good.commit != change.bad.commit:
         return Opening(kind=OpeningKind.COMMITS, factor=whole_source(change))
     if not change.factors:

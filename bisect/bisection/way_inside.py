@@ -15,7 +15,7 @@ def way_inside(descent: Sequence[LevelFinding], launch: Launch | None) -> tuple[
     """One recipe, for the innermost thing that was found; none where the culprit is opened no further."""
     found = [level for level in descent if level.kind is FindingKind.FOUND and level.commits]
     for level in reversed(found):
-        if level.level is LevelKind.PIN or (level.level is LevelKind.MERGE and level.path):
+        if level.level is LevelKind.PIN or (level.level is LevelKind.MERGE and level.path and not level.lost):
             pins = list(dict.fromkeys(above.path for above in found if above.level is LevelKind.PIN))
             return (_in_a_pin(level, pins),)
         if level.level is LevelKind.PACKAGES:

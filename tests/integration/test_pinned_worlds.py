@@ -116,6 +116,26 @@ def test_a_fix_that_a_diverged_pin_lacks_is_named_in_pairs_too(world: PinnedWorl
     assert "losing a fix" in report.summary
 
 
+def test_a_fix_that_a_merge_loses_is_named_and_not_where_its_branch_left(world: PinnedWorld) -> None:
+    #  base (failing) - fix - trunk - merge, and from base: side. The merge takes the branch's n.py.
+    base = world.commit(0)
+    fix = world.commit(10)
+    trunk = world.commit(11)
+    world.scene.git("checkout", "-q", "-b", "side", base)
+    world.commit(subject="side", files={"side.py": "1"})
+    world.scene.git("checkout", "-q", "main")
+    world.scene.git("merge", "-q", "--no-ff", "--no-commit", "side")
+    world.scene.git("checkout", "side", "--", "n.py")
+    merge = world.scene.commit_index("Merge side")
+    last = world.commit(subject="later", files={"later.py": "1"})
+    report = world.bisect(trunk, last, lambda parts: parts["training"] < 10)
+    assert report.finding.commits == (merge,)
+    assert levels(report) == ["merge", "commits"], report.summary
+    assert report.finding.descent[-1].commits == (fix,)
+    assert f", by losing a fix in the source: {fix[:10]}" in report.summary
+    assert base[:10] not in report.summary
+
+
 @pytest.mark.parametrize("carried", ["pin", "lock", "both"])
 def test_what_seems_to_be_no_code_is_not_blamed_on_a_pin_or_a_lock(world: PinnedWorld, carried: str) -> None:
     kept = {"lock.txt": "alpha==1\nbeta==1\n", "tests/job.py": "0"}
