@@ -37,6 +37,7 @@ class ChunkActivations:
     """Tensors of one micro-batch in one chunk, those of equal layers summed."""
 
     kept: Bundle  #: from forward until backward
+    routing: Bundle  #: the same for all micro-batches in flight: what dispatchers keep of the last
     decoder: Bundle  #: those of kept that the decoder's backward frees before the tower's begins
     pictures: Bundle  #: those of kept that tower and projector left
     forward: Bundle  #: within one layer's forward
@@ -62,6 +63,7 @@ def chunk_activations(job: MicroBatch, place: Place, *, final: bool) -> ChunkAct
         first = (*first, unfused.rotary_angles(job))
     return ChunkActivations(
         kept=Bundle(layers) + output + Bundle.of(*first),
+        routing=_routing(job, runs),
         decoder=Bundle([(freed(half), count) for half, count in layers]) + output,
         pictures=Bundle.of(*(t for t in first if t.component in (Component.VISION, Component.PROJECTOR))),
         forward=_layer_forward(job, runs[-1][0].layer) if runs else NOTHING,
@@ -89,6 +91,16 @@ def _entered(
     )
     rest = [(treatment, count - 1), *others]
     return [(entering, 1), (feed_forward, 1), *counted(rest, stays)]
+
+
+def _routing(job: MicroBatch, runs: list[tuple[Treatment, int]]) -> Bundle:
+    if job.implementation is not Implementation.UNFUSED:
+        return NOTHING
+    return Bundle(
+        (Half(unfused.routing_tensors(job, recomputed=treatment.full)), count)
+        for treatment, count in runs
+        if treatment.layer.feed_forward is FeedForward.EXPERTS
+    )
 
 
 def _output(job: MicroBatch) -> Bundle:

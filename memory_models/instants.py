@@ -136,7 +136,8 @@ def _moments(
     job: MicroBatch, chunks: tuple[Place, ...], activations: Sequence[ChunkActivations], flight: Flight
 ) -> Iterator[Moment]:
     """The moments around one point of the pipeline schedule."""
-    waiting = tuple((count, chunk.kept) for count, chunk in zip(flight.waiting, activations, strict=True))
+    in_flight = tuple((count, chunk.kept) for count, chunk in zip(flight.waiting, activations, strict=True))
+    waiting = in_flight + tuple((1, chunk.routing) for chunk in activations if chunk.routing.bytes)
     entering, leaving = activations[flight.forward], activations[flight.backward]
     yield Moment(
         name="layer forward",
@@ -162,12 +163,13 @@ def _moments(
             yield Moment(name="loss", waiting=waiting, replay=kept, passing=gradients)
         else:
             yield Moment(name="loss", waiting=waiting, passing=_logits(job) + deferred)
+    alone = flight.waiting[flight.backward] == 1
     for half in leaving.backward:
         yield Moment(
             name=half.name,
             waiting=waiting,
             leaving=flight.backward,
-            gone=half.gone,
+            gone=half.gone if alone else half.gone + half.relieved,
             replay=half.replay,
             passing=half.gradients + deferred,
         )

@@ -30,6 +30,7 @@ class HalfBackward:
 
     name: str
     gone: Bundle  #: kept tensors of this micro-batch that later halves have used up
+    relieved: Bundle  #: the same, where a dispatcher keeps those of a later micro-batch instead
     replay: Bundle
     gradients: Bundle
 
@@ -60,10 +61,12 @@ def backward_halves(
             before = [(_unspent(job, replayed(job, layer, mixer)), 1)]
         gone = Bundle([(freed(half), count) for half, count in counted(later, stays)]) + output
         kept_mixer, kept_feed_forward = stays[treatment]
+        relieved = Bundle([(_indices(half), count) for half, count in counted(later, stays)])
         found.append(
             HalfBackward(
                 name="feed-forward backward",
                 gone=gone + Bundle([(_used(job, layer, kept_feed_forward), 1)]),
+                relieved=relieved,
                 replay=Bundle(again) + _replay_held(job, treatment, mixer=False),
                 gradients=_feed_forward_gradients(job, layer) + _incoming(job, treatment, later),
             )
@@ -75,6 +78,7 @@ def backward_halves(
             HalfBackward(
                 name="attention backward",
                 gone=gone + Bundle(used),
+                relieved=relieved + Bundle([(_indices(kept_feed_forward), 1)]),
                 replay=Bundle(before) + _replay_held(job, treatment, mixer=True),
                 gradients=_mixer_gradients(job, layer) + _incoming(job, treatment, passed),
             )
@@ -148,6 +152,12 @@ def _replay_held(job: MicroBatch, treatment: Treatment, *, mixer: bool) -> Bundl
     if mixer:
         return Bundle.of(*unfused_backward.mixer_held(job))
     return Bundle.of(*unfused_backward.feed_forward_held(job, treatment.layer))
+
+
+def _indices(half: Half) -> Half:
+    """What of it a dispatcher keeps of its last routing."""
+    found = [t for t in half.tensors if t.lasting and t.component is Component.EXPERTS]
+    return Half(found) if found else EMPTY
 
 
 def _used(job: MicroBatch, layer: Layer, feed_forward: Half) -> Half:

@@ -118,10 +118,9 @@ def stays_of(job: MicroBatch, treatment: Treatment, halves: Halves) -> Halves:
     mixer, feed_forward = halves
     if treatment.full:
         entering = Half([_checkpoint_input(job, treatment)] if treatment.first else ())
-        if job.implementation is Implementation.UNFUSED:
-            return entering, Half(tensor for tensor in feed_forward.tensors if tensor.lasting)
         sparse = treatment.layer.feed_forward is FeedForward.EXPERTS
-        return entering, Half(experts.retained_rows(job) if sparse else ())
+        on_gpu = job.implementation is not Implementation.UNFUSED
+        return entering, Half(experts.retained_rows(job) if sparse and on_gpu else ())
     away = job.offload if treatment.offloaded else frozenset()
     modules = _dropping(job)
     if not (modules or away):

@@ -149,10 +149,7 @@ def _experts(job: HasMicroBatch) -> Iterator[Kept]:
     yield Kept(E, "scores of the auxiliary loss", "4*n*E", 4 * count, "moe")
     yield Kept(E, "probabilities of the chosen", "4*n*k", 4 * chosen, "moe")
     yield Kept(E, "chosen experts", "8*n*k", 8 * chosen, "moe")
-    # The dispatcher keeps these three until the next forward pass, recomputed or not.
-    yield Kept(E, "router probabilities", "4*n*E", 4 * count, lasting=True)
-    yield Kept(E, "routing map", "n*E", count, lasting=True)
-    yield Kept(E, "row indices", "8*n*k", 8 * chosen, lasting=True)
+    yield Kept(E, "row indices", "8*n*k", 8 * chosen, "moe", lasting=True)
     yield Kept(E, "probabilities and map by expert", "5*n*E", 5 * count, "moe")
     yield Kept(E, "routed input", "a*R*h", a * rows * job.text.hidden_size, "moe", True)
     yield Kept(E, "routed probabilities", "4*R", 4 * rows, "moe")
@@ -160,6 +157,22 @@ def _experts(job: HasMicroBatch) -> Iterator[Kept]:
     if experts.shared_size:
         elements = job.tokens * experts.shared_size // job.layout.tensor
         yield from _activation_tensors(job, E, elements, "shared_experts", "shared expert")
+
+
+def routing_tensors(job: HasMicroBatch, *, recomputed: bool) -> tuple[Kept, ...]:
+    """What the dispatcher of a layer keeps of its last routing until the next one.
+
+    It is there once, however many micro-batches are in flight; the indices too, where none keeps its own.
+    """
+    experts, n = job.text.experts, job.residual_tokens
+    assert experts is not None
+    found = [
+        Kept(E, "router probabilities", "4*n*E", 4 * n * experts.count),
+        Kept(E, "routing map", "n*E", n * experts.count),
+    ]
+    if recomputed:
+        found.append(Kept(E, "row indices", "8*n*k", 8 * n * experts.top_k))
+    return tuple(found)
 
 
 def first_residual(job: HasMicroBatch, residual: Kept) -> Kept:
@@ -181,9 +194,14 @@ def rotary_angles(job: HasMicroBatch) -> Kept:
 
 
 def embedding_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
-    """What the embedding's own gradient needs."""
+    """What the gradients of words and of pictures need, which share one tensor from here on."""
     tokens = job.batch.sequence_length * job.batch.micro
-    return (Kept(L, "token ids", "8*s*b", 8 * tokens, "", True),)
+    kept = [Kept(L, "token ids", "8*s*b", 8 * tokens, "", True)]
+    if job.layout.tensor > 1:
+        kept.append(Kept(L, "words of other ranks", "s*b", tokens, "", True))
+    if job.patches:
+        kept.append(Kept(L, "places of pictures", "s*b", tokens))
+    return tuple(kept)
 
 
 def output_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:

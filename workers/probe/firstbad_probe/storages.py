@@ -238,6 +238,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
+            self._operation = "resize"
             self._resized(storage)
             return result
 
