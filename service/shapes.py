@@ -46,7 +46,9 @@ class LevelFindingView(BaseModel):
     commits: list[str] = Field(description="Hashes; of steps that are no commits, the service's own.")
     names: list[str] = Field(description="What to call them; may hold subjects: hostile text, escape it.")
     parent: str | None
-    lost: bool = Field(description="The commit is a fix that the new side lacks; of a merge, one came after it")
+    lost: bool = Field(
+        description="The commit is a fix that the new side lacks; of a merge, one came after it"
+    )
     joint: bool = Field(description="Parts of one change that could not be told apart.")
     confidence: float
     why: str

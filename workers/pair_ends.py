@@ -49,4 +49,11 @@ def _state(reader: StateReader, profile: Profile, end: str | Mapping[str, str]) 
         mirror = reader.mirror(path)
         mirror.fetch()
         pins[path] = mirror.resolve(ref)
-    return reader.tidy(State(commit=commit, pins=tuple(sorted(pins.items()))))
+    state = State(commit=commit, pins=tuple(sorted(pins.items())))
+    for path in pins:
+        if reader.own_pin(state, path) is None:
+            raise BadRange(
+                f"{commit[:10]} pins nothing at {path}: leave {reader.repository(path).name!r} out of that "
+                "end, or give a commit that pins it"
+            )
+    return reader.tidy(state)

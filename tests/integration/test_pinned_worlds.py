@@ -55,6 +55,18 @@ def test_both_a_pin_and_one_inside_it_are_switched_one_by_one(world: PinnedWorld
     assert report.finding.descent[-1].commits == (kernel[4],), report.summary
 
 
+def test_an_end_that_names_what_its_commit_does_not_pin_is_refused_with_the_repair(
+    world: PinnedWorld,
+) -> None:
+    libraries = world.line(world.library, 2)
+    before = world.commit(0)
+    after = world.commit(1, library=libraries[0])
+    good, bad = ({"training": top, "library": libraries[1]} for top in (before, after))
+    report = world.bisect(good, bad, lambda parts: True)
+    assert (report.finding.kind, report.finding.problem) == ("rejected", "bad-range")
+    assert f"{before[:10]} pins nothing at vendor/library: leave 'library' out of that end" in report.summary
+
+
 def test_the_pins_of_a_pair_are_held_over_the_commits_between(world: PinnedWorld) -> None:
     #  The commits between pin a library that is bad by itself; neither end takes it.
     libraries = world.line(world.library, 6)
