@@ -229,9 +229,9 @@ def _untestable_ends(standing: Standing) -> Finding | None:
     bad_end, good_end = evidence.of(line.last), evidence.of(0)
     if not _given_up(bad_end):
         return None
-    if not good_end.testable and good_end.untestable_trials == 0:
+    if not good_end.testable and good_end.untestable_trials == 0 and not evidence.known_testable():
         return None  # one trial of the good end tells a broken bad end from a broken profile
-    if not good_end.testable:
+    if not good_end.testable and good_end.untestable_trials > 0:
         return Finding(
             kind=FindingKind.SET,
             commits=_hashes(line, range(1, len(line))),

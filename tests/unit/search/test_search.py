@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisection.commits import State
-from bisection.criteria import CriterionKind
+from bisection.criteria import Criterion, CriterionKind
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.measurement import Measurement, Outcome
@@ -119,6 +119,22 @@ def test_a_good_end_that_fails_is_none_and_says_that_both_ends_fail() -> None:
     assert (finding.kind, finding.problem) == (FindingKind.NONE, "good-end-is-bad")
     assert "The good end is already bad" in finding.why
     assert "both ends fail" in finding.why
+
+
+def test_a_bad_end_that_cannot_be_judged_accuses_nobody_though_the_good_end_is_untried() -> None:
+    line = DrawnLine(drawing="...ooo")
+    spec = line.specification(
+        criterion=Criterion(kind=CriterionKind.CRASH, signature="ValueError in experts")
+    )
+    state = State(commit=hash_of(2))  # another bisection has measured it, and it passed
+    trials = [
+        Trial(state=state, attempt=n, purpose=Purpose.SEARCH, taken_from=f"b/{n}") for n in (1, 2, 3, 4)
+    ]
+    ledger = [
+        LedgerEntry(sequence=n, trial=trial, measurement=line.run(trial)) for n, trial in enumerate(trials)
+    ]
+    finding, _ = drive(line, spec, ledger=ledger)
+    assert (finding.kind, finding.problem) == (FindingKind.NONE, "bad-end-untestable")
 
 
 def test_a_bad_end_that_only_fails_in_another_way_is_untestable_with_its_reason() -> None:
