@@ -126,13 +126,12 @@ def test_a_bad_end_that_cannot_be_judged_accuses_nobody_though_the_good_end_is_u
     spec = line.specification(
         criterion=Criterion(kind=CriterionKind.CRASH, signature="ValueError in experts")
     )
-    state = State(commit=hash_of(2))  # another bisection has measured it, and it passed
-    trials = [
-        Trial(state=state, attempt=n, purpose=Purpose.SEARCH, taken_from=f"b/{n}") for n in (1, 2, 3, 4)
-    ]
-    ledger = [
-        LedgerEntry(sequence=n, trial=trial, measurement=line.run(trial)) for n, trial in enumerate(trials)
-    ]
+    measured = [(2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (4, 1)]  # by another bisection
+    ledger: list[LedgerEntry] = []
+    for place, attempt in measured:
+        state = State(commit=hash_of(place))
+        trial = Trial(state=state, attempt=attempt, purpose=Purpose.SEARCH, taken_from=f"b/{place}{attempt}")
+        ledger.append(LedgerEntry(sequence=len(ledger), trial=trial, measurement=line.run(trial)))
     finding, _ = drive(line, spec, ledger=ledger)
     assert (finding.kind, finding.problem) == (FindingKind.NONE, "bad-end-untestable")
 
