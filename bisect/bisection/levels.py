@@ -179,4 +179,6 @@ def relevant_below(paths: Sequence[str], path: str) -> tuple[str, ...]:
     if not path:
         return tuple(paths)
     inside = f"{path}/"
+    if any(inside.startswith(f"{p.rstrip('/')}/") for p in paths):
+        return ()  # the whole of it is named
     return tuple(p[len(inside) :] for p in paths if p.startswith(inside) and len(p) > len(inside))

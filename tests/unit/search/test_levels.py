@@ -123,7 +123,9 @@ def test_steps_of_our_own_have_a_hash_that_follows_from_their_state() -> None:
 
 
 def test_relevant_paths_are_seen_from_inside_a_pin() -> None:
-    paths = ("src", "3rdparty/lm/core", "3rdparty/lm2/x", "3rdparty/lm/")
+    paths = ("src", "3rdparty/lm/core", "3rdparty/lm2/x")
     assert relevant_below(paths, "3rdparty/lm") == ("core",)
     assert relevant_below(paths, "") == paths
+    for whole in ("3rdparty", "3rdparty/lm/", "3rdparty/lm"):
+        assert relevant_below((*paths, whole), "3rdparty/lm") == ()
     assert relevant_below(("src",), "3rdparty/lm") == ()
