@@ -229,12 +229,14 @@ def _plan_text(bisection: Any) -> str:
 
     plan = bisection["plan"]
     lines = [
-        f"{counted(plan['commits'], 'suspect')} in {counted(plan['states'], 'state')} that can differ "
+        f"{counted(plan['commits'], 'commit')} in {counted(plan['states'], 'state')} that can differ "
         f"in the repro, in {counted(plan['environments'], 'environment')}",
         f"about {counted(round(plan['trials']), 'trial')} on {counted(plan['workers'], 'worker')}",
     ]
     if plan["seconds"] is not None:
-        lines.append(f"about {plan['seconds'] / 60:.0f} minutes, {plan['gpu_hours']:.1f} GPU hours")
+        lines.append(
+            f"about {counted(round(plan['seconds'] / 60), 'minute')}, {plan['gpu_hours']:.1f} GPU hours"
+        )
     else:
         lines.append("how long is not known: no trial of this profile was run yet")
     lines.append(f"start it with: firstbad confirm {bisection['id']}")

@@ -12,6 +12,7 @@ from redis import Redis
 from rich.console import Console
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, Profile
+from bisection.quantities import counted
 from firstbad.bootstrap import open_catalogue, open_database
 from firstbad.embedded import find_running
 from firstbad.settings import Settings, read_settings
@@ -62,7 +63,8 @@ def _all_checks(settings: Settings, catalogue: Catalogue, names: list[str]) -> I
         return Check(
             name="catalogue",
             health=Health.WELL,
-            found=f"{len(known)} profiles, {count} repositories in {catalogue.folder}",
+            found=f"{counted(len(known), 'profile')}, {count} "
+            f"{'repository' if count == 1 else 'repositories'} in {catalogue.folder}",
         )
 
     yield "installation", guarded("catalogue", read_catalogue)

@@ -154,7 +154,8 @@ def remedies_view(remedies: Sequence[Remedy], reading: Reading, capacity_bytes: 
             words,
         )
     fits = sum(remedy.fits for remedy in remedies)
-    head = f"{fits} of {len(remedies)} changes fit {show_bytes(capacity_bytes)} with a margin. "
+    verb = "fits" if fits == 1 else "fit"
+    head = f"{fits} of {len(remedies)} changes {verb} {show_bytes(capacity_bytes)} with a margin. "
     head += "Times are estimates."
     return Group(Text(head), table, *refused, *_said(reading))
 

@@ -93,7 +93,7 @@ def _headline(bisection: Mapping[str, Any]) -> str:
     plan = bisection.get("plan") or {}
     size = ""
     if plan:
-        size = f", {counted(plan['commits'], 'suspect')} in {counted(plan['states'], 'state')}"
+        size = f", {counted(plan['commits'], 'commit')} in {counted(plan['states'], 'state')}"
     return f"bisection {bisection['id']}: {bisection['status']}{size}"
 
 

@@ -234,8 +234,9 @@ def tower_shape(held: Mapping[str, Any], *, native: bool) -> VisionShape:
         }
     else:
         raise ValueError(
-            "vision_config is no tower of Qwen3-VL's or GLM-4.5V's family: only these are modelled. Without "
-            "vision_config the language model alone is estimated"
+            "vision_config is no tower of Qwen3-VL's family (told by depth and num_position_embeddings) or "
+            "GLM-4.5V's (by model_type): only these are modelled. Without vision_config the language model "
+            "alone is estimated"
         )
     return VisionShape(
         depth=size("depth"),

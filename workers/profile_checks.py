@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue, Profile
 from bisection.commits import State
+from bisection.quantities import counted
 from workers.environments import Environments, PreparedEnvironment
 from workers.host_checks import Check, Health, check_torch, guarded
 from workers.launch_rules import broken_rules
@@ -86,7 +87,7 @@ def _in_workspace(
             profile, workspace.folder, made[0], scratch, overrides={}, capacity_bytes=profile.capacity_bytes
         )
         shown = shlex.join(launch.command).replace(str(scratch), "<trial>")
-        return Check(name="launch", health=Health.WELL, found=f"{launch.processes} ranks: {shown}")
+        return Check(name="launch", health=Health.WELL, found=f"{counted(launch.processes, 'rank')}: {shown}")
 
     yield guarded("launch", plan)
     if profile.slurm is None:

@@ -338,9 +338,8 @@ def _throughput(delta: TimeDelta, origin: Origin) -> Regression:
 
 def _failure(parent: Measurement, culprit: Measurement, origin: Origin) -> Regression:
     signature = culprit.signature or culprit.reason or culprit.outcome.value
-    evidence = [
-        f"The culprit ends with {signature}; its parent ends {parent.outcome.value.replace('_', ' ')}."
-    ]
+    came_to = parent.outcome.value.replace("_", " ")
+    evidence = [f"The culprit ends with {signature}; its parent's outcome is {came_to}."]
     component: Component | None = None
     if culprit.oom is not None:
         evidence.append(

@@ -77,7 +77,7 @@ def found(line: Line, evidence: Evidence, group: int, workers: int) -> str:
     before = "the step before it," if line.level.is_made else "its parent"
     sentence = (
         f"{line.name(group)} {_times(culprit.failures, 'failed', culprit.failing_workers)}, "
-        f"and {before} {line.level.name(line.parent(group))} "
+        f"and {before} {line.level.name(line.parent(group))}{',' if line.level.is_made else ''} "
         f"{_times(parent.passes, 'passed', parent.passing_workers)}."
     )
     if culprit.passes or parent.failures:
