@@ -21,15 +21,15 @@ Bools = NDArray[np.bool_]
 SHARES = np.array([0.01, 0.05, 0.15, 0.3, 0.5])
 SHARE_WEIGHTS = np.array([0.35, 0.25, 0.18, 0.14, 0.08])
 LENGTHS = np.array([0.2, 4.0, 20.0, 100.0, 400.0])
-#: Trials spent inside a stretch between two untestable states before it is believed to be one block: one
+#: Trials spent inside a stretch between two untestable states before it is believed to be one block: two
 #: more than it has halvings, within these bounds. Each halving of the line is one more chance that
 #: scattered skips look like a block: with five for all lengths, one answer in eighty had hundreds of
 #: commits too many.
-FEWEST_PROBES, MOST_PROBES = 4, 8
+FEWEST_PROBES, MOST_PROBES = 4, 9
 #: How likely untestable a state must be for its stretch to be left alone after the probes.
 CLOSED_ABOVE = 0.96
 #: How finely the edges of such a block are found, as a share of its length.
-EDGE_SHARE = 0.1
+EDGE_SHARE = 0.15
 
 
 def untestable_chance(size: int, testable: Sequence[int], untestable: Sequence[int]) -> Floats:
@@ -100,7 +100,7 @@ def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance
 
     A stretch between two untestable states with no testable one between them is closed once enough states
     inside it proved untestable too, where the rest is likely to be. Its edges stay open, to be narrowed down,
-    until they are as fine as a tenth of the block: an answer of 300 commits gains nothing from
+    until they are as fine as a seventh of the block: an answer of 300 commits gains nothing from
     four more trials that make it 280. The ends of the line are never given up untried.
     """
     shut = np.zeros(size, dtype=bool)
@@ -123,4 +123,4 @@ def closed(size: int, testable: Sequence[int], untestable: Sequence[int], chance
 
 def _probes(length: int) -> int:
     """How many states of a stretch must prove untestable between the outermost two."""
-    return min(max(math.ceil(math.log2(length)) + 1, FEWEST_PROBES), MOST_PROBES)
+    return min(max(math.ceil(math.log2(length)) + 2, FEWEST_PROBES), MOST_PROBES)

@@ -144,7 +144,7 @@ def test_scattered_skips_do_not_condemn_their_neighbours() -> None:
 
 
 def test_a_block_is_closed_after_enough_probes_inside_and_its_edges_stay_open() -> None:
-    testable, untestable = [0, 200, 800, 1000], [300, 330, 350, 400, 450, 500, 550, 600, 650, 700]
+    testable, untestable = [0, 200, 800, 1000], [300, 330, 350, 400, 450, 500, 550, 600, 625, 650, 700]
     chance = np.where((np.arange(1001) >= 300) & (np.arange(1001) <= 700), CLOSED_ABOVE + 0.05, 0.3)
     shut = closed(1001, testable, untestable, chance)
     assert shut[300:701].all()
@@ -154,7 +154,7 @@ def test_a_block_is_closed_after_enough_probes_inside_and_its_edges_stay_open() 
 
 def test_a_short_stretch_is_closed_after_fewer_probes_and_an_end_never_untried() -> None:
     chance = np.ones(101)
-    untestable = [3, 4, 6, 7, 8, 10]
+    untestable = [3, 4, 5, 6, 7, 8, 10]
     shut = closed(101, [11, 100], untestable, chance)
     assert shut[3:11].all()
     assert not shut[0]
@@ -162,7 +162,7 @@ def test_a_short_stretch_is_closed_after_fewer_probes_and_an_end_never_untried()
 
 
 def test_edges_are_found_no_finer_than_the_block_deserves() -> None:
-    untestable = [300, 330, 350, 400, 450, 500, 550, 600, 650, 700]
+    untestable = [300, 330, 350, 400, 450, 500, 550, 600, 625, 650, 700]
     chance = np.ones(1001)
     shut = closed(1001, [0, 290, 705, 1000], untestable, chance)
     assert shut[291:705].all()
