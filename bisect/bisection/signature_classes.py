@@ -26,7 +26,7 @@ IMAGE_LOAD_SHARE = 0.05
 STATES_SHARE = 0.1
 #: Of a component's weights: more than this is a model that is larger on this rank, or split otherwise.
 WEIGHTS_SHARE = 0.01
-#: The busiest rank's experts against the mean: more than this is another spread of the tokens.
+#: The busiest rank's experts of a layer against the mean: more than this is another spread of tokens.
 EXPERT_LOAD_SHARE = 0.05
 
 
@@ -121,10 +121,12 @@ def kind_sentences(growth: Growth, kind: RegressionKind) -> list[str]:
             f"{show_bytes(parent.steps[-1].retained_bytes)} before."
         ]
     if kind is RegressionKind.IMBALANCE:
-        if _expert_loads(growth):
-            old, new = _expert_loads(growth)
+        loads = _expert_loads(growth)
+        if loads:
+            old, new = loads
             return [
-                f"The busiest rank's experts get {new:.2f} times the mean of the tokens, {old:.2f} before."
+                f"In the busiest layer one rank's experts get {new:.2f} times the mean of the tokens, "
+                f"{old:.2f} before."
             ]
         return [
             f"The peak swings by {show_bytes(_swing(culprit))} from step to step, "
@@ -220,14 +222,14 @@ def _only_first_step(growth: Growth) -> bool:
 
 
 def _expert_loads(growth: Growth) -> tuple[float, float] | None:
-    """Of the busiest rank against the mean, before and after, at the steps of the peaks; None: unknown."""
+    """Of the busiest rank and layer against the mean, at the steps of the peaks; None: unknown."""
     old = _at_step(growth.parent, growth.before.step, "expert_load")
     new = _at_step(growth.culprit, growth.after.step, "expert_load")
     return (old, new) if old and new else None
 
 
 def _unevenly_loaded(growth: Growth) -> bool:
-    """The busiest rank has more of the tokens, and these make half of the growth; else, by the swing."""
+    """The busiest experts get more of the tokens, which make half of the growth; else, by the swing."""
     loads = _expert_loads(growth)
     if loads is not None:
         share = loads[1] / loads[0] - 1

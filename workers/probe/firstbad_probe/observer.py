@@ -285,7 +285,10 @@ class Observer:
         """Rows that reach the routed experts of this rank; those of a replay were counted before."""
         rows = args[0] if args else None
         if isinstance(rows, torch.Tensor) and rows.dim() and not self.scopes.in_backward_node:
-            self.batches.counts.expert_tokens += rows.shape[0]
+            counts = self.batches.counts
+            counts.expert_tokens += rows.shape[0]
+            counts.expert_calls += 1
+            counts.most_expert_tokens = max(counts.most_expert_tokens, rows.shape[0])
 
     def _after_model(self, *_: Any) -> None:
         self.scopes.stand_on(LOSS)
