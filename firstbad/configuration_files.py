@@ -92,6 +92,9 @@ def _pair(word: str) -> tuple[str, str]:
     return key, text
 
 
+_SMALLEST_CARD_BYTES = 2**20
+
+
 def parse_capacity(words: str) -> int:
     """Bytes of "80GiB", "141 GB" or "85899345920". Raises ValueError."""
     match = _AMOUNT.fullmatch(words.strip())
@@ -100,6 +103,8 @@ def parse_capacity(words: str) -> int:
     size = round(float(match[1]) * _UNITS[match[2].lower()])
     if size <= 0:
         raise ValueError(f"{words!r} is no card's memory: it must be more than 0")
+    if size < _SMALLEST_CARD_BYTES:
+        raise ValueError(f"{words!r} is {size} bytes, which no card has: write a unit, like {words}GiB")
     return size
 
 

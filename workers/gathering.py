@@ -8,6 +8,7 @@ a rank's file is not the probe's         INVALID
 a rank says it is not what was asked     INVALID
 a device allocator refused               OUT_OF_MEMORY
 the time limit was reached               TIMED_OUT
+the probe could not begin                INVALID
 a failure of the code, or the host's     CRASHED
 memory, or an exit code without a word
 only failures that come and go           LOST
@@ -29,11 +30,13 @@ from bisection.commits import State
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
 from bisection.measurement import Measurement, Outcome, OutOfMemory, Peak, Retained, Step
 from memory_models.breakdown import MemoryBreakdown, TimeBreakdown
-from workers.rank_files import PeakCell, RankFile, RankFileError, RankPeak, read_rank_files
+from workers.rank_files import PeakCell, RankFile, RankFileError, RankPeak, RankStep, read_rank_files
 from workers.signatures import Failure, FailureKind, failure_in_log, failure_kind, failure_signature
 from workers.supervisor import Result
 
 HOST_MEMORY_SIGNATURE = "host_out_of_memory"
+#: With this word the probe says, as its last line, why it did not start the job.
+_PROBE_SAYS = "firstbad_probe: "
 _KILLED = (137, -int(signal.SIGKILL))
 
 
@@ -102,6 +105,11 @@ def _decide(remains: Remains, ranks: Mapping[int, RankFile]) -> _Decision:
             signature=TIMED_OUT_SIGNATURE,
         )
     code = result.exit_code if result.exit_code is not None else -(result.signal or 0)
+    if code != 0 and not ranks and _last_line(remains.log).startswith(_PROBE_SAYS):
+        return _Decision(
+            outcome=Outcome.INVALID,
+            reason=f"the probe could not begin: {_last_line(remains.log).removeprefix(_PROBE_SAYS)}",
+        )
     failures = _failures(remains, ranks)
     if failures or code != 0:
         return _decide_failure(remains, failures, code)
@@ -270,16 +278,16 @@ def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
             image_tokens=sum(file.steps[at].image_tokens for file in files),
             padding_tokens=sum(file.steps[at].padding_tokens for file in files),
             patches=sum(file.steps[at].patches for file in files),
-            expert_load=_expert_load([file.steps[at].expert_tokens for file in files]),
+            expert_load=_expert_load([file.steps[at] for file in files]),
         )
         for at in range(count)
     )
 
 
-def _expert_load(tokens: Sequence[int]) -> float:
-    """Of the rank whose experts got the most tokens, over the mean of the ranks that hold experts."""
-    held = [count for count in tokens if count]
-    return max(held) * len(held) / sum(held) if held else 0.0
+def _expert_load(ranks: Sequence[RankStep]) -> float:
+    """The most tokens that one rank's experts got in one layer, over the mean of ranks and layers."""
+    tokens, calls = sum(rank.expert_tokens for rank in ranks), sum(rank.expert_calls for rank in ranks)
+    return max(rank.most_expert_tokens for rank in ranks) * calls / tokens if tokens else 0.0
 
 
 def _disagreements(files: Sequence[RankFile]) -> list[str]:

@@ -45,6 +45,14 @@ def check_profile(
             repository = catalogue.repository(profile.repository)
             workspace = workspaces.check_out(repository, state[0], Path(scratch) / "workspace", progress)
             exported.append(workspace)
+            absent = [path for path in profile.relevant_paths if not (workspace.folder / path).exists()]
+            if absent:
+                return Check(
+                    name="workspace",
+                    health=Health.BROKEN,
+                    found=f"no {', '.join(absent)} in it, which relevant_paths names",
+                    mend="Correct relevant_paths: a path that no commit has makes all commits one state.",
+                )
             pins = ", ".join(f"{path} at {pin[:10]}" for path, pin in workspace.pins.items())
             count = len(workspace.copy.records)
             return Check(

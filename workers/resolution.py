@@ -7,12 +7,12 @@ the repair; nothing is retried that would be refused again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bisection.adapters.catalogue import CatalogueError, Profile
-from bisection.adapters.mirror import Mirror, MirrorError, Unreachable
+from bisection.adapters.mirror import Mirror, MirrorError, MissingPath, Unreachable
 from bisection.criteria import Criterion
 from bisection.finding import Finding, FindingKind
 from bisection.forecast import forecast
@@ -87,6 +87,7 @@ def _specify(context: WorkerContext, request: Mapping[str, Any], profile: Profil
     first: Level | None = None
     if isinstance(good, str) and isinstance(bad, str):
         ends = mirror.resolve(good), mirror.resolve(bad)
+        refuse_absent_paths(context, profile, mirror, ends)
         commits = mirror.read_range(*ends, profile.relevant_paths, profile.environment_paths)
     else:
         first = pair_level(StateReader(context.root, context.catalogue, profile), profile, good, bad)
@@ -104,6 +105,24 @@ def _specify(context: WorkerContext, request: Mapping[str, Any], profile: Profil
         gpus_per_trial=profile.gpus,
         workers=workers,
     )
+
+
+def refuse_absent_paths(
+    context: WorkerContext, profile: Profile, mirror: Mirror, commits: Sequence[str]
+) -> None:
+    """Raises MissingPath for a relevant path that none of the commits has.
+
+    A slip of the pen there would make all commits one state, and an answer of nothing.
+    """
+    pins = context.catalogue.repository(profile.repository).pins
+    for path in profile.relevant_paths:
+        name = path.rstrip("/")
+        below_a_pin = any(name == pin or name.startswith(f"{pin}/") for pin in pins)
+        if not below_a_pin and not any(mirror.has_path(commit, name) for commit in commits):
+            raise MissingPath(
+                f"profile {profile.name!r} names {path!r} under relevant_paths, which neither end of the "
+                "range has: correct it there"
+            )
 
 
 def _is_elsewhere(context: WorkerContext, profile: Profile) -> bool:

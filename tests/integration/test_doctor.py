@@ -67,6 +67,7 @@ def test_a_profile_that_is_well_is_prepared_up_to_its_command(installation: Inst
     ("fields", "name", "words"),
     [
         ({"data": {"kind": "real", "path": "/nowhere"}}, "data", "not on this host"),
+        ({"relevant_paths": ["trian.py"]}, "workspace", "no trian.py in it"),
         ({"launch": [{"when": {"path_exists": "no.py"}, "command": ["x"]}]}, "launch", "no.py must exist"),
         (
             {"environment": {"kind": "interpreter", "python": "/nowhere/python"}},

@@ -67,6 +67,14 @@ def test_an_end_that_names_what_its_commit_does_not_pin_is_refused_with_the_repa
     assert f"{before[:10]} pins nothing at vendor/library: leave 'library' out of that end" in report.summary
 
 
+def test_a_relevant_path_that_no_end_has_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    world = PinnedWorld(tmp_path, relevant_paths=["trian.py"])
+    tops = [world.commit(n) for n in range(3)]
+    report = world.bisect(tops[0], tops[2], lambda parts: True)
+    assert (report.finding.kind, report.finding.problem) == ("rejected", "missing-path")
+    assert "'trian.py' under relevant_paths" in report.summary
+
+
 def test_the_pins_of_a_pair_are_held_over_the_commits_between(world: PinnedWorld) -> None:
     #  The commits between pin a library that is bad by itself; neither end takes it.
     libraries = world.line(world.library, 6)

@@ -390,6 +390,11 @@ class Mirror:
                 raise MissingPath(f"{path} has {item.size} bytes in {commit[:10]}: more than can be read")
             return bytes(item.data_stream.read())
 
+    def has_path(self, commit: str, path: str) -> bool:
+        """Whether a full hash has a file, link, gitlink or folder there."""
+        wanted = ("ls-tree", "-z", "--full-tree", check_hash(commit), "--", path)
+        return bool(self.reading(lambda: run_git(self.folder, *wanted)))
+
     def export(self, commit: str, paths: Sequence[str], destination: Path) -> None:
         """Writes the files below ``paths`` (none: all) into an existing folder. Raises UnsafeTreeError."""
         tree_export.write_tree(self.folder, self.tree(commit, paths), destination)

@@ -138,6 +138,7 @@ def test_a_hugging_face_model_and_a_script_of_arguments_are_read_too(tmp_path: P
         (("estimate", "RECIPE"), "give the number (--gpus)"),
         (("estimate", "/nonexistent/recipe.yaml", "--gpus", "8"), "cannot be read"),
         (("estimate", "RECIPE", "--gpus", "8", "--capacity", "lots"), "write 80GiB"),
+        (("estimate", "RECIPE", "--gpus", "8", "--capacity", "80"), "write a unit, like 80GiB"),
         (("estimate", "RECIPE", "--gpus", "8", "--card", "z9000"), "choose one of"),
         (("estimate", "RECIPE", "--gpus", "8", "--images", "big"), "write patches"),
         (("estimate", "RECIPE", "--gpus", "7"), "do not divide"),

@@ -153,6 +153,13 @@ def test_a_missing_rank_after_a_good_end_is_invalid_and_named(tmp_path: Path) ->
     assert "rank 1 left no measurement" in measured.reason
 
 
+def test_a_probe_that_could_not_begin_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    log = "firstbad_probe: it needs torch in the job's environment: No module named 'torch'\n"
+    measured = left(tmp_path, exit_code=1, log=log)
+    assert measured.outcome is Outcome.INVALID
+    assert "needs torch in the job's environment" in measured.reason
+
+
 def test_an_import_that_fails_before_the_probe_is_read_from_the_log(tmp_path: Path) -> None:
     frame = f'  File "{tmp_path}/train.py", line 1, in <module>'
     log = f"Traceback (most recent call last):\n{frame}\nImportError: no x\n"
@@ -239,10 +246,17 @@ def test_summits_and_what_stays_after_a_step_are_those_of_the_rank_of_the_peak(t
     assert Measurement.from_json(measured.to_json()) == measured
 
 
-def test_the_busiest_experts_are_told_against_the_mean_of_the_ranks_that_hold_any(tmp_path: Path) -> None:
+def test_the_busiest_experts_of_a_layer_are_told_against_the_mean_of_those_that_hold_any(
+    tmp_path: Path,
+) -> None:
+    """Two layers, 100 tokens a rank and layer on the mean; the third rank holds no layer with experts."""
     rows = [rank_row(rank, 3) for rank in range(3)]
-    for row, tokens in zip(rows, (300, 100, 0), strict=True):
+    for row, layers in zip(rows, ((150, 50), (50, 150), ()), strict=True):
         for step in row["steps"]:
-            step["expert_tokens"] = tokens
+            step |= {
+                "expert_tokens": sum(layers),
+                "expert_calls": len(layers),
+                "most_expert_tokens": max(layers, default=0),
+            }
     assert [step.expert_load for step in left(tmp_path, *rows).steps] == [1.5, 1.5, 1.5]
     assert [step.expert_load for step in left(tmp_path / "old", rank_row()).steps] == [0.0, 0.0, 0.0]

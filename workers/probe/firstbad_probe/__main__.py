@@ -10,11 +10,15 @@ import os
 import runpy
 import sys
 
-from firstbad_probe.imports import ImportCallbacks
-from firstbad_probe.observer import Observer
-from firstbad_probe.patches import Patches
-from firstbad_probe.record import repository_of, write_record
-from firstbad_probe.settings import read_settings
+try:
+    from firstbad_probe.imports import ImportCallbacks
+    from firstbad_probe.observer import Observer
+    from firstbad_probe.patches import Patches
+    from firstbad_probe.record import repository_of, write_record
+    from firstbad_probe.settings import read_settings
+except ImportError as missing:
+    # The job has not begun: whoever reads this must not take it for the job's failure.
+    raise SystemExit(f"firstbad_probe: it needs torch in the job's environment: {missing}") from None
 
 
 def main() -> None:
