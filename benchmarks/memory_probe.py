@@ -122,9 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_compact(path: Path, record: Json) -> None:
     """One line for each case, so that a change of one shows as one."""
-    cases = record.pop("cases")
-    head = json.dumps(record)[:-1]
-    body = ",\n".join(json.dumps(case) for case in cases)
+    rest = {key: value for key, value in record.items() if key != "cases"}
+    head = json.dumps(rest, separators=(",", ":"))[:-1]
+    body = ",\n".join(json.dumps(case, separators=(",", ":")) for case in record["cases"])
     path.write_text(f'{head}, "cases": [\n{body}\n]}}\n')
 
 

@@ -47,7 +47,9 @@ def rows_of(storages: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
     counts: Counter[tuple[Origin, int]] = Counter()
     sizes: Counter[tuple[Origin, int]] = Counter()
     for row in storages:
-        if row["category"] in _STATES:
+        # A weight's own gradient, until it is added to the buffer, is no state.
+        own_gradient = row["category"] == "gradients" and row["phase"] == "backward"
+        if row["category"] in _STATES and not own_gradient:
             continue
         size = row["bytes"]
         where = (row["phase"], general(row["path"]), row["operation"].removeprefix("aten."))

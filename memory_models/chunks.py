@@ -7,7 +7,7 @@ when memory peaks is instants.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +26,7 @@ from memory_models.treatments import (
     counted,
     freed,
     layer_halves,
+    outliving,
     stays_of,
     trained,
     treated_runs,
@@ -45,8 +46,9 @@ class ChunkActivations:
     unreached: Bundle  #: those of kept that are not there yet then
     backward: tuple[HalfBackward, ...]  #: one for each half of each kind of layer, at the last such layer
     tower: Bundle  #: within one vision block's backward
-    merged: Bundle  #: of kept, what the tower's last merger has used up by then
+    merged: Bundle  #: of kept, what embedding and last merger have used up by then
     held: Bundle  #: gradients that outlive the decoder's backward
+    lasting: Bundle  #: those of kept that outlive it too
     merge: Bundle  #: while image embeddings are put among the words
 
 
@@ -71,8 +73,9 @@ def chunk_activations(job: MicroBatch, place: Place, *, final: bool) -> ChunkAct
         unreached=_unreached(job, stays[runs[-1][0]], output) if runs else NOTHING,
         backward=backward_halves(job, runs, halves, stays, output),
         tower=_tower_backward(job) if place.first else NOTHING,
-        merged=_merged(job) if place.first else NOTHING,
+        merged=_merged(job, first) if place.first else NOTHING,
         held=held_gradients(job, runs),
+        lasting=Bundle([(lasting, count) for half, count in layers if (lasting := outliving(half)).tensors]),
         merge=_merge(job) if place.first else NOTHING,
     )
 
@@ -135,9 +138,11 @@ def _layer_forward(job: MicroBatch, layer: Layer) -> Bundle:
 
 
 def _locals(job: MicroBatch) -> Bundle:
-    if job.implementation is not Implementation.UNFUSED or job.vision is None or job.vision.native:
+    if job.implementation is not Implementation.UNFUSED:
         return NOTHING
-    return Bundle.of(*unfused_vision.forward_tensors(job, job.vision))
+    pictures = job.vision is not None and not job.vision.native
+    seen = unfused_vision.forward_tensors(job, job.vision) if pictures and job.vision else ()
+    return Bundle.of(*unfused.local_tensors(job), *seen)
 
 
 def _unreached(job: MicroBatch, halves: Halves, output: Bundle) -> Bundle:
@@ -146,7 +151,7 @@ def _unreached(job: MicroBatch, halves: Halves, output: Bundle) -> Bundle:
         return NOTHING
     mixer, feed_forward = halves
     after = Half(tensor for tensor in mixer.tensors if tensor.tensor == "attention output")
-    return Bundle([(after, 1), (feed_forward, 1)]) + output
+    return Bundle([(after, 1), (freed(feed_forward), 1)]) + output
 
 
 def _tower_backward(job: MicroBatch) -> Bundle:
@@ -158,10 +163,11 @@ def _tower_backward(job: MicroBatch) -> Bundle:
     return Bundle.of(Kept(Component.VISION, "gradients of a vision block", "a*P*(2*vh+2*vf/t)+replay", count))
 
 
-def _merged(job: MicroBatch) -> Bundle:
+def _merged(job: MicroBatch, first: Iterable[Kept]) -> Bundle:
     if job.implementation is not Implementation.UNFUSED or job.vision is None or job.vision.native:
         return NOTHING
-    return Bundle.of(*unfused_vision.passed_merger(job, job.vision))
+    words = (tensor for tensor in first if tensor.component is Component.EMBEDDING_AND_LOSS)
+    return Bundle.of(*words, *unfused_vision.passed_merger(job, job.vision))
 
 
 def _merge(job: MicroBatch) -> Bundle:

@@ -36,7 +36,7 @@ class Moment:
     waiting: tuple[tuple[int, Bundle], ...]
     leaving: int = 0  #: the entry of waiting of which a micro-batch is being made or given back
     gone: Bundle = NOTHING  #: of that micro-batch, not made yet or used up already
-    replay: Bundle = NOTHING  #: computed again, or kept from the loss to its backward
+    replay: Bundle = NOTHING  #: computed again, or kept for the loss
     passing: Bundle = NOTHING  #: alive within one operation, layer or phase only
 
     @property
@@ -82,6 +82,8 @@ class StageActivations:
     late_bytes: int
     around: tuple[Part, ...]  #: workspaces and messages, at every moment
     around_bytes: int
+    after: tuple[Part, ...]  #: what the last micro-batch leaves until the next one comes
+    after_bytes: int
 
 
 @lru_cache(maxsize=4096)
@@ -104,6 +106,7 @@ def stage_activations(job: MicroBatch, stage: Stage) -> StageActivations:
                 widest[moment.name] = (beside, moment, pooled)
     sizes = [(name in LATE, beside + pool) for name, (beside, _, _) in widest.items()]
     around = working_parts(job, stage.neighbours, first=any(place.first for place in chunks))
+    after = tuple(part for chunk in activations for part in _left(chunk))
     return StageActivations(
         moments=tuple(moment for _, moment, _ in widest.values()),
         idle_bytes=tuple(pool - pooled for _, _, pooled in widest.values()),
@@ -112,7 +115,15 @@ def stage_activations(job: MicroBatch, stage: Stage) -> StageActivations:
         late_bytes=max((size for late, size in sizes if late), default=0),
         around=around,
         around_bytes=sum([part.bytes for part in around]),
+        after=after,
+        after_bytes=sum([part.bytes for part in after]),
     )
+
+
+def _left(chunk: ChunkActivations) -> Iterator[Part]:
+    for bundle in (chunk.routing, chunk.lasting):
+        yield from (tensor.part(Category.ACTIVATIONS) for tensor in bundle.tensors)
+    yield from (tensor.part(Category.TEMPORARY) for tensor in chunk.held.tensors)
 
 
 def _fullest(moments: tuple[Flight, ...], activations: Sequence[ChunkActivations]) -> Iterable[Flight]:
@@ -139,11 +150,14 @@ def _moments(
     in_flight = tuple((count, chunk.kept) for count, chunk in zip(flight.waiting, activations, strict=True))
     waiting = in_flight + tuple((1, chunk.routing) for chunk in activations if chunk.routing.bytes)
     entering, leaving = activations[flight.forward], activations[flight.backward]
+    unfused = job.implementation is Implementation.UNFUSED
+    mask = Bundle.of(unfused_backward.loss_mask(job)) if unfused and chunks[flight.forward].last else NOTHING
     yield Moment(
         name="layer forward",
         waiting=waiting,
         leaving=flight.forward,
         gone=entering.unreached,
+        replay=mask,
         passing=entering.forward + entering.locals,
     )
     if entering.merge is not NOTHING:
@@ -155,10 +169,10 @@ def _moments(
     deferred = NOTHING
     if chunks[flight.backward].last:
         deferred = _deferred_gradients(job)
-        if job.implementation is Implementation.UNFUSED:
+        if unfused:
             kept = Bundle.of(*unfused_backward.loss_kept(job))
             logits = Bundle.of(*unfused_backward.loss_forward(job)) + leaving.locals
-            yield Moment(name="loss", waiting=waiting, replay=kept, passing=logits)
+            yield Moment(name="loss", waiting=waiting, replay=kept + mask, passing=logits)
             gradients = Bundle.of(*unfused_backward.loss_gradients(job)) + deferred
             yield Moment(name="loss", waiting=waiting, replay=kept, passing=gradients)
         else:

@@ -21,7 +21,7 @@ from memory_models.placement import Place
 from memory_models.runtime import dummy_gradients
 from memory_models.states import Share, States, states
 from memory_models.tensors import Instant, Part
-from memory_models.unfused_step import update_part
+from memory_models.unfused_step import step_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def stage_states(job: Holding, chunks: tuple[Place, ...]) -> StageStates:
     early, late = fsdp_parts(job, weights, late=False), fsdp_parts(job, weights, late=True)
     step = _step_parts(job, held.masters)
     if job.implementation is Implementation.UNFUSED:
-        step += (update_part(job, chunks),)
+        step += (step_part(job, chunks, weights),)
     return StageStates(
         states=held,
         dummies=dummies,
@@ -104,7 +104,7 @@ class StageMemory:
                 # Graphs are captured after some steps, and the first lacks the moments too.
                 Instant(name=moment.name, first_step=True, parts=first + parts),
             ]
-        step = lasting + around + held.step + pool_parts(found.pool_bytes)
+        step = lasting + around + found.after + held.step + pool_parts(found.pool_bytes)
         instants += [
             Instant(name="optimizer step", first_step=False, parts=step),
             Instant(name="model build", first_step=True, parts=built),
@@ -122,7 +122,7 @@ def stage_memory(
     busy = max(
         found.early_bytes + held.early_bytes,
         found.late_bytes + held.late_bytes,
-        held.step_bytes + found.pool_bytes,
+        held.step_bytes + found.after_bytes + found.pool_bytes,
     )
     around = found.around_bytes + total(fitted)
     peak = max(held.lasting_bytes + around + busy, held.build_bytes)

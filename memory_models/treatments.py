@@ -78,6 +78,12 @@ def freed(half: Half) -> Half:
     return Half(tensor for tensor in half.tensors if not tensor.lasting)
 
 
+def outliving(half: Half) -> Half:
+    """The rest of it."""
+    lasting = [tensor for tensor in half.tensors if tensor.lasting]
+    return Half(lasting) if lasting else EMPTY
+
+
 @lru_cache(maxsize=2048)
 def layer_halves(job: MicroBatch, layer: Layer) -> Halves:
     """What mixer and feed-forward part keep with no recompute, less what only frozen weights need."""

@@ -231,7 +231,19 @@ def forward_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
     if a < 4:
         query = shape.query_size // job.layout.tensor
         key = max(shape.key_size // job.layout.tensor, shape.head_size)
-        size = a * job.tokens * (2 * query + 3 * key)
-        passing.append(Kept(D, "joint tensor, normalised query and key", "a*N*(2nh+3nkv)*d/t", size))
+        size = a * job.tokens * (2 * query + 4 * key)
+        passing.append(Kept(D, "joint tensor, normalised query, keys", "a*N*(2nh+4nkv)*d/t", size))
         passing.append(Kept(D, "residual that the norm copied", "a*n*h", stream_bytes(job)))
+    return tuple(passing)
+
+
+def local_tensors(job: HasMicroBatch) -> tuple[Kept, ...]:
+    """What the model's forward holds until it ends, of words: the batch, their embedding, rotary angles."""
+    tokens = job.batch.sequence_length * job.batch.micro
+    passing = [Kept(L, "batch and positions", "40*s*b", 40 * tokens)]
+    if job.precision.activation_bytes < 4:
+        size = job.precision.activation_bytes * tokens * job.text.hidden_size
+        passing.append(Kept(L, "embedded tokens", "a*s*b*h", size))
+    if job.recompute.granularity is not Granularity.FULL:
+        passing.append(rotary_angles(job))
     return tuple(passing)

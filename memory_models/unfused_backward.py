@@ -101,13 +101,16 @@ def group_held(job: HasMicroBatch) -> tuple[Kept, ...]:
     return (Kept(D, "output of the group, made again", "a*n*h", stream_bytes(job)),)
 
 
+def loss_mask(job: HasMicroBatch) -> Kept:
+    """There from the start of a micro-batch, and used up when the gradient of the logits is made."""
+    return Kept(L, "loss mask", "4*N", 4 * job.tokens)
+
+
 def loss_kept(job: HasMicroBatch) -> tuple[Kept, ...]:
     """From the loss until its backward: the exponentials in the place of float logits, and the targets."""
-    tokens = job.tokens
     return (
         Kept(L, "exponentials of the logits", "4*q", 4 * logit_elements(job)),
-        Kept(L, "targets and their mask", "9*N", 9 * tokens),
-        Kept(L, "loss mask", "4*N", 4 * tokens),
+        Kept(L, "targets and their mask", "9*N", 9 * job.tokens),
     )
 
 

@@ -79,27 +79,32 @@ def forward_tensors(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]
 
 def passed_merger(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """Of the mergers, the last one with what it read: its backward is over when the last block's begins."""
-    count = 1 + vision.deepstack
+    if not job.patches:
+        return ()
+    count, a = 1 + vision.deepstack, job.precision.activation_bytes
     read = "merger input" if job.frozen.vision else "vision residuals"
-    stream = job.precision.activation_bytes * job.patches * vision.hidden_size
+    own = {"merger norm statistics": 2 * a * job.patches}  # it normalises patches, the others merged ones
     mergers = (tensor for tensor in vision_tensors(job, vision) if tensor.component is J)
     return (
-        *(replace(tensor, bytes=tensor.bytes // count) for tensor in mergers),
-        Kept(V, read, "a*P*vh", stream),
+        *(replace(tensor, bytes=own.get(tensor.tensor, tensor.bytes // count)) for tensor in mergers),
+        Kept(V, read, "a*P*vh", a * job.patches * vision.hidden_size),
     )
 
 
 def tower_gradients(job: HasMicroBatch, vision: VisionShape) -> tuple[Kept, ...]:
     """Where a block's second product goes backward: gradients of its output, its input and its weight.
 
-    A weight's gradient is a tensor of its own until it is added to the buffer of gradients.
+    A weight's gradient is a tensor of its own until it is added to the buffer of gradients. Those of
+    deepstack features wait for their mergers, which stand behind earlier blocks.
     """
     if job.frozen.vision or not job.patches:
         return ()
     a, patches = job.precision.activation_bytes, job.patches
     weight = vision.hidden_size * vision.feed_forward_size
+    features = vision.deepstack * patches // vision.merge**2 * vision.output_size
     return (
-        Kept(V, "gradient of the vision residual", "a*P*vh", a * patches * vision.hidden_size),
+        Kept(J, "gradient of the last block's output", "a*P*vh", a * patches * vision.hidden_size),
         Kept(V, "gradient of a vision activation", "a*P*vf", a * patches * vision.feed_forward_size),
         Kept(V, "gradient of a vision weight", "a*vh*vf", a * weight),
+        Kept(Component.DECODER, "gradients of deepstack features", "nds*a*P/4*h", a * features),
     )
