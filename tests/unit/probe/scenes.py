@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
@@ -395,6 +396,25 @@ def seconds() -> dict[str, Any]:
     return {"parts": parts, "steps": [step["seconds"] for step in watch.steps]}
 
 
+def between_synchronisation_and_update() -> dict[str, float]:
+    """A job that pauses between the two, and once more after the update."""
+    schedules = SimpleNamespace(finalize_model_grads=lambda: None)
+    optimizers = SimpleNamespace(
+        get_megatron_optimizer=lambda: SimpleNamespace(step=lambda: time.sleep(0.01))
+    )
+    with observed() as watch:
+        watch._hook_gradient_sync(schedules)
+        watch._hook_optimizer(optimizers)
+        optimizer = optimizers.get_megatron_optimizer()
+        watch.start_step()
+        schedules.finalize_model_grads()
+        time.sleep(0.05)
+        optimizer.step()
+        time.sleep(0.05)
+        watch.end_step()
+    return {activity: value for (activity, _), value in watch.clock.steps[0].items()}
+
+
 def batches() -> dict[str, Any]:
     tokens = torch.tensor([[5, 0, 9, 9, 7, 0, 0, 0], [5, 6, 7, 8, 9, 9, 9, 3]])
     seen = Batches(image_token_id=9)
@@ -483,6 +503,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "not refused": lambda: refusal(2**30),
     "interrupted": an_interrupted_module,
     "seconds": seconds,
+    "pauses": between_synchronisation_and_update,
     "batches": batches,
     "doubtful": doubtful_configuration,
     "configuration": plain_configuration,

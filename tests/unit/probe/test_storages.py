@@ -183,6 +183,12 @@ def test_the_parts_of_a_step_sum_to_its_seconds(scene: Scene) -> None:
     assert {"experts forward", "experts backward", "optimizer step", "vision forward"} <= set(played["parts"])
 
 
+def test_a_pause_between_synchronisation_and_update_is_idle(scene: Scene) -> None:
+    parts = scene("pauses")
+    assert parts["idle"] > 0.09
+    assert parts["optimizer"] > 0.009
+
+
 def test_tokens_images_and_padding_are_counted(scene: Scene) -> None:
     counted = scene("batches")
     assert (counted["loss_tokens"], counted["image_tokens"], counted["padding_tokens"]) == (3, 5, 3)

@@ -175,7 +175,10 @@ class Observer:
         @functools.wraps(function)
         def observed(*args: Any, **keywords: Any) -> Any:
             self.storages.begin_phase(phase, ground)
-            return function(*args, **keywords)
+            result = function(*args, **keywords)
+            if phase == STEP:  # what the job does next, between two of these, is neither's time
+                self.scopes.stand_on(OUTSIDE)
+            return result
 
         return observed
 
