@@ -42,6 +42,26 @@ HALF: Mapping[str, Any] = {
     "optimizer.bf16": True,
     "optimizer.params_dtype": "torch.bfloat16",
 }
+#: Another architecture, which no term was read off.
+OTHER: Mapping[str, Any] = {
+    "dataset.seq_length": 768,
+    "model.seq_length": 768,
+    "train.micro_batch_size": 3,
+    "train.global_batch_size": 3,
+    "model.num_layers": 6,
+    "model.hidden_size": 192,
+    "model.num_attention_heads": 12,
+    "model.num_query_groups": 4,
+    "model.num_moe_experts": 16,
+    "model.moe_router_topk": 4,
+    "model.moe_ffn_hidden_size": 384,
+    "model.vision_config.out_hidden_size": 192,
+    "model.vision_config.hidden_size": 320,
+    "model.vision_config.num_heads": 5,
+    "model.vision_config.intermediate_size": 768,
+    "model.vision_config.depth": 6,
+    "model.vision_config.deepstack_visual_indexes": [1, 3],
+}
 #: A tower whose MLP is wider than all else, and attention of two heads.
 WIDE_TOWER: Mapping[str, Any] = {
     "model.num_attention_heads": 2,
@@ -170,6 +190,22 @@ def _precision() -> Iterator[Case]:
     yield Case(name="bf16, recompute of core_attn and moe", keys=HALF | selective("core_attn", "moe"))
 
 
+def _blind() -> Iterator[Case]:
+    """First run when the terms stood, so that something shows what they do not cover."""
+    yield Case(name="other sizes", keys=OTHER)
+    recompute = selective("core_attn", "moe", "layernorm")
+    yield Case(
+        name="other sizes, frozen tower, recompute of core_attn, moe, layernorm",
+        keys=OTHER | recompute | {"model.freeze_vision_model": True},
+    )
+    yield Case(
+        name="other sizes, text, full recompute, uniform 3", recipe="text", keys=OTHER | full("uniform", 3)
+    )
+    both = {"model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2}
+    batch = {"train.micro_batch_size": 1, "train.global_batch_size": 4}
+    yield Case(name="other sizes, TP 2 and PP 2", ranks=4, keys=OTHER | both | batch)
+
+
 GRID: tuple[Case, ...] = (
     *_recompute(),
     *_layers(),
@@ -178,4 +214,5 @@ GRID: tuple[Case, ...] = (
     *_layouts(),
     *_instants(),
     *_precision(),
+    *_blind(),
 )

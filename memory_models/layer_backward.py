@@ -139,8 +139,12 @@ def _gradients_of_inputs(job: MicroBatch, count: int) -> Bundle:
     if count < 1:
         return NOTHING
     component = Component.DECODER if job.recompute.granularity is Granularity.FULL else Component.EXPERTS
-    name = "gradients of recomputed inputs, held with the routing"
-    return Bundle.of(Kept(component, name, f"{count}*a*n*h", count * unfused.stream_bytes(job)))
+    name, size = "gradients of recomputed inputs, held with the routing", count * unfused.stream_bytes(job)
+    found = [Kept(component, name, f"{count}*a*n*h", size)]
+    if job.recompute.drops("moe") and job.recompute.drops("layernorm"):
+        # Of other layers the input itself is among what they keep; this one a norm made again.
+        found.append(Kept(component, "recomputed inputs, made again", f"{count}*a*n*h", size))
+    return Bundle.of(*found)
 
 
 def _replay_held(job: MicroBatch, treatment: Treatment, *, mixer: bool) -> Bundle:
