@@ -285,9 +285,9 @@ def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
 
 
 def _expert_load(ranks: Sequence[RankStep]) -> float:
-    """The most tokens that one rank's experts got in one layer, over the mean of ranks and layers."""
-    tokens, calls = sum(rank.expert_tokens for rank in ranks), sum(rank.expert_calls for rank in ranks)
-    return max(rank.most_expert_tokens for rank in ranks) * calls / tokens if tokens else 0.0
+    """The most tokens that an expert got in one layer, over the mean; on a GPU those of one rank together."""
+    tokens, shares = sum(rank.expert_tokens for rank in ranks), sum(rank.expert_shares for rank in ranks)
+    return max(rank.most_expert_tokens for rank in ranks) * shares / tokens if tokens else 0.0
 
 
 def _disagreements(files: Sequence[RankFile]) -> list[str]:

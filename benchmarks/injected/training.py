@@ -71,6 +71,8 @@ class Trainer:
         kept = self._work / "runs" / f"{key}.json"
         if not kept.exists():
             measurement, config = self._train(key, edits, overrides, steps, processes)
+            if measurement.outcome is Outcome.LOST:  # as the search does: it says nothing about the code
+                measurement, config = self._train(key, edits, overrides, steps, processes)
             if measurement.outcome is not Outcome.COMPLETED:
                 raise TrainingFailed(f"{measurement.outcome.value}: {measurement.reason}")
             kept.parent.mkdir(parents=True, exist_ok=True)

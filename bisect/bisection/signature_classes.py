@@ -26,7 +26,7 @@ IMAGE_LOAD_SHARE = 0.05
 STATES_SHARE = 0.1
 #: Of a component's weights: more than this is a model that is larger on this rank, or split otherwise.
 WEIGHTS_SHARE = 0.01
-#: The busiest rank's experts of a layer against the mean: more than this is another spread of tokens.
+#: The busiest experts of a layer against the mean: more than this is another spread of the tokens.
 EXPERT_LOAD_SHARE = 0.05
 
 
@@ -124,10 +124,7 @@ def kind_sentences(growth: Growth, kind: RegressionKind) -> list[str]:
         loads = _expert_loads(growth)
         if loads:
             old, new = loads
-            return [
-                f"In the busiest layer one rank's experts get {new:.2f} times the mean of the tokens, "
-                f"{old:.2f} before."
-            ]
+            return [f"The busiest experts get {new:.2f} times the mean of the tokens, {old:.2f} before."]
         return [
             f"The peak swings by {show_bytes(_swing(culprit))} from step to step, "
             f"{show_bytes(_swing(parent))} before, at no larger image load: "
@@ -222,7 +219,7 @@ def _only_first_step(growth: Growth) -> bool:
 
 
 def _expert_loads(growth: Growth) -> tuple[float, float] | None:
-    """Of the busiest rank and layer against the mean, at the steps of the peaks; None: unknown."""
+    """Of the busiest experts against the mean, at the steps of the peaks; None: unknown."""
     old = _at_step(growth.parent, growth.before.step, "expert_load")
     new = _at_step(growth.culprit, growth.after.step, "expert_load")
     return (old, new) if old and new else None

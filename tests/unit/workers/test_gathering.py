@@ -255,7 +255,7 @@ def test_the_busiest_experts_of_a_layer_are_told_against_the_mean_of_those_that_
         for step in row["steps"]:
             step |= {
                 "expert_tokens": sum(layers),
-                "expert_calls": len(layers),
+                "expert_shares": len(layers),
                 "most_expert_tokens": max(layers, default=0),
             }
     assert [step.expert_load for step in left(tmp_path, *rows).steps] == [1.5, 1.5, 1.5]

@@ -285,13 +285,21 @@ class Observer:
             self.batches.see(keywords, counted=_counts_tokens())
 
     def _before_experts(self, _experts: Any, args: tuple[Any, ...]) -> None:
-        """Rows that reach the routed experts of this rank; those of a replay were counted before."""
-        rows = args[0] if args else None
-        if isinstance(rows, torch.Tensor) and rows.dim() and not self.scopes.in_backward_node:
-            counts = self.batches.counts
-            counts.expert_tokens += rows.shape[0]
-            counts.expert_calls += 1
-            counts.most_expert_tokens = max(counts.most_expert_tokens, rows.shape[0])
+        """Rows that reach the routed experts of this rank; those of a replay were counted before.
+
+        Expert by expert on a CPU, where they run one after the other and the busiest needs the most
+        at once. A GPU's run as one group, and to read how rows are shared would wait for it.
+        """
+        rows, *others = args or (None,)
+        if not isinstance(rows, torch.Tensor) or not rows.dim() or self.scopes.in_backward_node:
+            return
+        shares = [rows.shape[0]]
+        if self.gpu is None and others and isinstance(others[0], torch.Tensor) and others[0].dim() == 1:
+            shares = others[0].tolist()
+        counts = self.batches.counts
+        counts.expert_tokens += sum(shares)
+        counts.expert_shares += len(shares)
+        counts.most_expert_tokens = max(counts.most_expert_tokens, *shares)
 
     def _after_model(self, *_: Any) -> None:
         self.scopes.stand_on(LOSS)
