@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Sequences of 1024 tokens, two a micro-batch, a picture of 36 x 36 patches each; two steps, one steady.
-BASE: Mapping[str, Any] = {
+BASE: dict[str, Any] = {
     "train.train_iters": 2,
     "dataset.seq_length": 1024,
     "model.seq_length": 1024,
@@ -20,22 +20,22 @@ BASE: Mapping[str, Any] = {
     "model.recompute_granularity": None,
 }
 #: Sequences of 256 tokens, eight a micro-batch, pictures of 18 x 18 patches: little attention.
-SHORT: Mapping[str, Any] = {
+SHORT: dict[str, Any] = {
     "dataset.seq_length": 256,
     "model.seq_length": 256,
     "dataset.max_pixels": 82_944,
     "train.micro_batch_size": 8,
     "train.global_batch_size": 8,
 }
-ONE: Mapping[str, Any] = {"train.micro_batch_size": 1}
-BALANCED: Mapping[str, Any] = {"model.moe_router_force_load_balancing": True}
-SHARED: Mapping[str, Any] = {"model.moe_shared_expert_intermediate_size": 640}
-VOCABULARY: Mapping[str, Any] = {"model.vocab_size": 16_384, "tokenizer.vocab_size": 16_384}
-DISTRIBUTED: Mapping[str, Any] = {
+ONE: dict[str, Any] = {"train.micro_batch_size": 1}
+BALANCED: dict[str, Any] = {"model.moe_router_force_load_balancing": True}
+SHARED: dict[str, Any] = {"model.moe_shared_expert_intermediate_size": 640}
+VOCABULARY: dict[str, Any] = {"model.vocab_size": 16_384, "tokenizer.vocab_size": 16_384}
+DISTRIBUTED: dict[str, Any] = {
     "ddp.use_distributed_optimizer": True,
     "optimizer.use_distributed_optimizer": True,
 }
-HALF: Mapping[str, Any] = {
+HALF: dict[str, Any] = {
     "model.bf16": True,
     "model.params_dtype": "torch.bfloat16",
     "model.pipeline_dtype": "torch.bfloat16",
@@ -43,7 +43,7 @@ HALF: Mapping[str, Any] = {
     "optimizer.params_dtype": "torch.bfloat16",
 }
 #: Another architecture, which no term was read off.
-OTHER: Mapping[str, Any] = {
+OTHER: dict[str, Any] = {
     "dataset.seq_length": 768,
     "model.seq_length": 768,
     "train.micro_batch_size": 3,
@@ -63,7 +63,7 @@ OTHER: Mapping[str, Any] = {
     "model.vision_config.deepstack_visual_indexes": [1, 3],
 }
 #: A tower whose MLP is wider than all else, and attention of two heads.
-WIDE_TOWER: Mapping[str, Any] = {
+WIDE_TOWER: dict[str, Any] = {
     "model.num_attention_heads": 2,
     "model.kv_channels": 64,
     "model.mrope_section": [16, 8, 8],
