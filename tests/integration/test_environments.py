@@ -137,7 +137,6 @@ def test_an_unknown_package_is_unbuildable_and_remembered_with_its_log(
     [
         ({}, None, {}, r"requirements\.lock is not in the tree"),
         ({}, "base>=1\n", {}, "line 1"),
-        ({}, "base==1.0\n", {"other": "2"}, "no line for other"),
         ({"overlay": ["photos"]}, "base==1.0\n", {}, "no line for the overlay photos"),
         ({"pip_first": ["torch"]}, "base==1.0\n", {}, "pip_first names torch"),
     ],

@@ -227,8 +227,8 @@ def test_bounded_output_loses_nothing_below_its_limit(tmp_path: Path, size: int)
 
 def test_every_rank_sees_its_place_and_one_rendezvous(tmp_path: Path, mark: str) -> None:
     code = (
-        "import os; n = os.environ; print(n['RANK'], n['LOCAL_RANK'], n['WORLD_SIZE'], "
-        "n['MASTER_ADDR'], n['MASTER_PORT'], flush=True)"
+        "import os; names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'); "
+        "os.write(1, (' '.join(os.environ[name] for name in names) + chr(10)).encode())"
     )
     command = (sys.executable, ranks.__file__, "--processes", "3", "--", sys.executable, "-c", code)
     assert finish(start(tmp_path, mark, *command), tmp_path)["exit_code"] == 0
