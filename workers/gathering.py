@@ -278,16 +278,23 @@ def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
             image_tokens=sum(file.steps[at].image_tokens for file in files),
             padding_tokens=sum(file.steps[at].padding_tokens for file in files),
             patches=sum(file.steps[at].patches for file in files),
+            rank_load=_rank_load([file.steps[at] for file in files]),
             expert_load=_expert_load([file.steps[at] for file in files]),
         )
         for at in range(count)
     )
 
 
+def _rank_load(ranks: Sequence[RankStep]) -> float:
+    """The most tokens that one rank's experts got, over the mean of the ranks that hold experts."""
+    held = [rank.expert_tokens for rank in ranks if rank.expert_tokens]
+    return max(held) * len(held) / sum(held) if held else 0.0
+
+
 def _expert_load(ranks: Sequence[RankStep]) -> float:
-    """The most tokens that an expert got in one layer, over the mean; on a GPU those of one rank together."""
-    tokens, shares = sum(rank.expert_tokens for rank in ranks), sum(rank.expert_shares for rank in ranks)
-    return max(rank.most_expert_tokens for rank in ranks) * shares / tokens if tokens else 0.0
+    """The most tokens that one expert got in one layer, over the mean of experts and layers."""
+    tokens, calls = sum(rank.expert_tokens for rank in ranks), sum(rank.expert_calls for rank in ranks)
+    return max(rank.most_expert_tokens for rank in ranks) * calls / tokens if tokens else 0.0
 
 
 def _disagreements(files: Sequence[RankFile]) -> list[str]:

@@ -81,7 +81,7 @@ class RankStep(_Shape):
     padding_tokens: Count
     patches: Count = 0
     expert_tokens: Count = 0
-    expert_shares: Count = 0
+    expert_calls: Count = 0
     most_expert_tokens: Count = 0
 
 

@@ -61,8 +61,8 @@ class Step:
     image_tokens: int  #: tokens that stand for image patches in the language model
     padding_tokens: int
     patches: int = 0  #: image patches that the vision tower saw
-    #: the most tokens that an expert got in one layer, over the mean of all; on a GPU those of one rank
-    #: together count as one; 0: not known
+    rank_load: float = 0.0  #: the most tokens that one rank's experts got, over the mean; 0: not known
+    #: the most tokens that one expert got in one layer, over the mean; 0: not known
     expert_load: float = 0.0
 
     @property

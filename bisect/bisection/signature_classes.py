@@ -26,8 +26,6 @@ IMAGE_LOAD_SHARE = 0.05
 STATES_SHARE = 0.1
 #: Of a component's weights: more than this is a model that is larger on this rank, or split otherwise.
 WEIGHTS_SHARE = 0.01
-#: The busiest experts of a layer against the mean: more than this is another spread of the tokens.
-EXPERT_LOAD_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +119,13 @@ def kind_sentences(growth: Growth, kind: RegressionKind) -> list[str]:
             f"{show_bytes(parent.steps[-1].retained_bytes)} before."
         ]
     if kind is RegressionKind.IMBALANCE:
-        loads = _expert_loads(growth)
-        if loads:
-            old, new = loads
-            return [f"The busiest experts get {new:.2f} times the mean of the tokens, {old:.2f} before."]
+        told = [
+            f"The busiest {who} gets {loads[1]:.2f} times the mean of the tokens, {loads[0]:.2f} before."
+            for who, name in (("rank", "rank_load"), ("expert", "expert_load"))
+            if (loads := _loads(growth, name)) is not None
+        ]
+        if told:
+            return told
         return [
             f"The peak swings by {show_bytes(_swing(culprit))} from step to step, "
             f"{show_bytes(_swing(parent))} before, at no larger image load: "
@@ -218,21 +219,30 @@ def _only_first_step(growth: Growth) -> bool:
     return growth.after.step == culprit.steps[0].step and steady < delta / 2
 
 
-def _expert_loads(growth: Growth) -> tuple[float, float] | None:
-    """Of the busiest experts against the mean, at the steps of the peaks; None: unknown."""
-    old = _at_step(growth.parent, growth.before.step, "expert_load")
-    new = _at_step(growth.culprit, growth.after.step, "expert_load")
+def _loads(growth: Growth, name: str) -> tuple[float, float] | None:
+    """Of the busiest against the mean, at the steps of the two peaks; None where one is not known."""
+    old = _at_step(growth.parent, growth.before.step, name)
+    new = _at_step(growth.culprit, growth.after.step, name)
     return (old, new) if old and new else None
 
 
 def _unevenly_loaded(growth: Growth) -> bool:
-    """The busiest experts get more of the tokens, which make half of the growth; else, by the swing."""
-    loads = _expert_loads(growth)
-    if loads is not None:
-        share = loads[1] / loads[0] - 1
-        follows = share * _without_states(growth.before.breakdown.cells, Component.EXPERTS)
-        return share > EXPERT_LOAD_SHARE and follows > growth.component_bytes / 2
-    return _swing(growth.culprit) - _swing(growth.parent) > growth.peak_bytes / 2
+    """The spread of the tokens explains half of the growth; where they were not counted, by the swing.
+
+    What is kept for backward follows the tokens of the busiest rank. What is there within an
+    operation follows those of the busiest expert where experts run one after the other, else the
+    rank's too.
+    """
+    ranks = _loads(growth, "rank_load")
+    if ranks is None:
+        return _swing(growth.culprit) - _swing(growth.parent) > growth.peak_bytes / 2
+    experts = _loads(growth, "expert_load") or ranks
+    cells = growth.before.breakdown.cells
+    kept, passing = (
+        cells.get((Component.EXPERTS, category), 0) for category in (Category.ACTIVATIONS, Category.TEMPORARY)
+    )
+    explained = (ranks[1] / ranks[0] - 1) * kept + (experts[1] / experts[0] - 1) * passing
+    return explained > max(growth.component_bytes / 2, SMALLEST_GROWTH_BYTES)
 
 
 def _swing(measurement: Measurement) -> int:

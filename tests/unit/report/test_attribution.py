@@ -176,15 +176,27 @@ def test_experts_whose_peak_swings_at_equal_tokens_are_unevenly_loaded() -> None
     assert attribute(PARENT, culprit).kind is RegressionKind.IMBALANCE
 
 
-def loaded(measured: Measurement, expert_load: float) -> Measurement:
-    return measured.evolve(steps=tuple(replace(row, expert_load=expert_load) for row in measured.steps))
+def loaded(measured: Measurement, rank: float, expert: float = 0.0) -> Measurement:
+    return measured.evolve(
+        steps=tuple(replace(row, rank_load=rank, expert_load=expert) for row in measured.steps)
+    )
 
 
-def test_experts_of_one_rank_that_get_more_of_the_tokens_are_unevenly_loaded() -> None:
+def test_a_rank_whose_experts_get_more_of_the_tokens_keeps_more_for_backward() -> None:
     culprit = grown((C.EXPERTS, K.ACTIVATIONS), 15.0)
     regression = attribute(loaded(PARENT, 1.05), loaded(culprit, 1.9))
     assert (regression.component, regression.kind) == (C.EXPERTS, RegressionKind.IMBALANCE)
-    assert any("1.90 times the mean of the tokens, 1.05 before" in text for text in regression.evidence)
+    assert any("busiest rank gets 1.90 times the mean" in text for text in regression.evidence)
+
+
+def test_an_expert_that_gets_more_of_the_tokens_needs_more_at_once() -> None:
+    working = measurement(delta={(C.EXPERTS, K.TEMPORARY): 10.0})
+    culprit = measurement(delta={(C.EXPERTS, K.TEMPORARY): 30.0})
+    alone = attribute(loaded(working, 1.0, 1.1), loaded(culprit, 1.0, 3.3))
+    assert alone.kind is RegressionKind.IMBALANCE
+    assert any("busiest expert gets 3.30 times the mean" in text for text in alone.evidence)
+    kept = grown((C.EXPERTS, K.ACTIVATIONS), 20.0)
+    assert attribute(loaded(PARENT, 1.0, 1.1), loaded(kept, 1.0, 3.3)).kind is RegressionKind.ACTIVATIONS
 
 
 def test_a_spread_that_explains_little_of_the_growth_is_not_its_kind() -> None:

@@ -246,17 +246,17 @@ def test_summits_and_what_stays_after_a_step_are_those_of_the_rank_of_the_peak(t
     assert Measurement.from_json(measured.to_json()) == measured
 
 
-def test_the_busiest_experts_of_a_layer_are_told_against_the_mean_of_those_that_hold_any(
-    tmp_path: Path,
-) -> None:
-    """Two layers, 100 tokens a rank and layer on the mean; the third rank holds no layer with experts."""
+def test_the_busiest_rank_and_the_busiest_expert_are_told_against_the_mean(tmp_path: Path) -> None:
+    """Four experts on two ranks, two layers, 50 tokens each on the mean; the third rank holds no experts."""
     rows = [rank_row(rank, 3) for rank in range(3)]
-    for row, layers in zip(rows, ((150, 50), (50, 150), ()), strict=True):
+    for row, by_expert in zip(rows, ((100, 20, 80, 40), (50, 30, 60, 20), ()), strict=True):
         for step in row["steps"]:
             step |= {
-                "expert_tokens": sum(layers),
-                "expert_shares": len(layers),
-                "most_expert_tokens": max(layers, default=0),
+                "expert_tokens": sum(by_expert),
+                "expert_calls": len(by_expert),
+                "most_expert_tokens": max(by_expert, default=0),
             }
-    assert [step.expert_load for step in left(tmp_path, *rows).steps] == [1.5, 1.5, 1.5]
-    assert [step.expert_load for step in left(tmp_path / "old", rank_row()).steps] == [0.0, 0.0, 0.0]
+    loads = [(step.rank_load, step.expert_load) for step in left(tmp_path, *rows).steps]
+    assert loads == [(1.2, 2.0)] * 3
+    unknown = [(step.rank_load, step.expert_load) for step in left(tmp_path / "old", rank_row()).steps]
+    assert unknown == [(0.0, 0.0)] * 3

@@ -34,8 +34,8 @@ class Counts:
     padding_tokens: int = 0
     patches: int = 0
     expert_tokens: int = 0  #: rows that this rank's routed experts were given, all layers together
-    expert_shares: int = 0  #: in so many shares: one for each expert (on a GPU for all of a rank) and call
-    most_expert_tokens: int = 0  #: in the largest share
+    expert_calls: int = 0  #: to so many experts: each counts once a layer and microbatch; 0 on a GPU
+    most_expert_tokens: int = 0  #: to the busiest of these; 0 on a GPU
 
 
 @dataclass

@@ -287,19 +287,18 @@ class Observer:
     def _before_experts(self, _experts: Any, args: tuple[Any, ...]) -> None:
         """Rows that reach the routed experts of this rank; those of a replay were counted before.
 
-        Expert by expert on a CPU, where they run one after the other and the busiest needs the most
-        at once. A GPU's run as one group, and to read how rows are shared would wait for it.
+        On a CPU experts run one after the other, and the busiest needs the most at once. A GPU's run
+        as one group, and to read how the rows are shared among them would wait for it.
         """
         rows, *others = args or (None,)
         if not isinstance(rows, torch.Tensor) or not rows.dim() or self.scopes.in_backward_node:
             return
-        shares = [rows.shape[0]]
-        if self.gpu is None and others and isinstance(others[0], torch.Tensor) and others[0].dim() == 1:
-            shares = others[0].tolist()
         counts = self.batches.counts
-        counts.expert_tokens += sum(shares)
-        counts.expert_shares += len(shares)
-        counts.most_expert_tokens = max(counts.most_expert_tokens, *shares)
+        counts.expert_tokens += rows.shape[0]
+        if self.gpu is None and others and isinstance(others[0], torch.Tensor) and others[0].dim() == 1:
+            by_expert = others[0].tolist()
+            counts.expert_calls += len(by_expert)
+            counts.most_expert_tokens = max(counts.most_expert_tokens, *by_expert)
 
     def _after_model(self, *_: Any) -> None:
         self.scopes.stand_on(LOSS)
