@@ -287,8 +287,8 @@ def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
 
 def _rank_load(ranks: Sequence[RankStep]) -> float:
     """The most tokens that one rank's experts got, over the mean of the ranks that hold experts."""
-    held = [rank.expert_tokens for rank in ranks if rank.expert_tokens]
-    return max(held) * len(held) / sum(held) if held else 0.0
+    held = [rank.expert_tokens for rank in ranks if rank.expert_calls]
+    return max(held) * len(held) / sum(held) if sum(held) else 0.0
 
 
 def _expert_load(ranks: Sequence[RankStep]) -> float:

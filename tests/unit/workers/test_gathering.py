@@ -247,9 +247,9 @@ def test_summits_and_what_stays_after_a_step_are_those_of_the_rank_of_the_peak(t
 
 
 def test_the_busiest_rank_and_the_busiest_expert_are_told_against_the_mean(tmp_path: Path) -> None:
-    """Four experts on two ranks, two layers, 50 tokens each on the mean; the third rank holds no experts."""
-    rows = [rank_row(rank, 3) for rank in range(3)]
-    for row, by_expert in zip(rows, ((100, 20, 80, 40), (50, 30, 60, 20), ()), strict=True):
+    """Six experts of three ranks, two layers, 50 tokens each on the mean; the fourth rank holds none."""
+    rows = [rank_row(rank, 4) for rank in range(4)]
+    for row, by_expert in zip(rows, ((200, 20, 80, 60), (90, 30, 60, 60), (0, 0, 0, 0), ()), strict=True):
         for step in row["steps"]:
             step |= {
                 "expert_tokens": sum(by_expert),
@@ -257,6 +257,6 @@ def test_the_busiest_rank_and_the_busiest_expert_are_told_against_the_mean(tmp_p
                 "most_expert_tokens": max(by_expert, default=0),
             }
     loads = [(step.rank_load, step.expert_load) for step in left(tmp_path, *rows).steps]
-    assert loads == [(1.2, 2.0)] * 3
+    assert loads == [(1.8, 4.0)] * 3
     unknown = [(step.rank_load, step.expert_load) for step in left(tmp_path / "old", rank_row()).steps]
     assert unknown == [(0.0, 0.0)] * 3

@@ -34,7 +34,8 @@ class Counts:
     padding_tokens: int = 0
     patches: int = 0
     expert_tokens: int = 0  #: rows that this rank's routed experts were given, all layers together
-    expert_calls: int = 0  #: to so many experts: each counts once a layer and microbatch; 0 on a GPU
+    #: to so many experts, each counted once a layer and microbatch; on a GPU those of a layer are one
+    expert_calls: int = 0
     most_expert_tokens: int = 0  #: to the busiest of these; 0 on a GPU
 
 

@@ -299,6 +299,8 @@ class Observer:
             by_expert = others[0].tolist()
             counts.expert_calls += len(by_expert)
             counts.most_expert_tokens = max(counts.most_expert_tokens, *by_expert)
+        else:
+            counts.expert_calls += 1
 
     def _after_model(self, *_: Any) -> None:
         self.scopes.stand_on(LOSS)
