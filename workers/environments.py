@@ -39,6 +39,7 @@ class PreparedEnvironment:
     key: str  #: equal exactly for equal environments, overlays included
     python: Path
     overlays: tuple[Overlay, ...]  #: to be put on PYTHONPATH, in this order
+    image: str = ""  #: in which ``python`` is, as the container's program names it; "": on this host
 
 
 class Environments:
