@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue, CatalogueError, Profile, RepositoryEntry
 from bisection.adapters.mirror import Mirror, MissingPath
+from bisection.adapters.training_environments import lies_in
 from bisection.commits import Commit, State
 from bisection.levels import canonical, relevant_below
 from bisection.openings import ABSENT, Change, Factor, FactorKind, PackageMove
@@ -164,7 +165,9 @@ class StateReader:
         inseparable |= old_pins.keys() != new_pins.keys()
         moved = self._moved(old, new, path) if old and new else []
         relevant = relevant_below(self._profile.relevant_paths, path)
-        source_moved = inseparable or any(is_code(file, relevant) for file in moved)
+        # What builds the environment is no package that an override could move: it goes with the source.
+        builds = () if path else self._profile.environment.inputs_beside_the_lock
+        source_moved = inseparable or any(is_code(file, relevant) or lies_in(file, builds) for file in moved)
         if old and new and old != new and source_moved:
             factors.append(Factor(kind=FactorKind.SOURCE, path=path, before=old, after=new))
         versions: tuple[str, ...] = ()
@@ -210,6 +213,8 @@ class StateReader:
 
     def _moved(self, old: str, new: str, path: str) -> list[str]:
         """The changed files of the repository at a path, without its pins and the lock."""
-        moved_apart = {*self.repository(path).pins, *(() if path else self._profile.environment_paths)}
+        environment = self._profile.environment
+        lock = (environment.lock,) if not path and environment.kind != "image" else ()
+        moved_apart = {*self.repository(path).pins, *lock}
         changed = (change.path for change in self.mirror(path).diff_summary(old, new))
         return [file for file in changed if file not in moved_apart]

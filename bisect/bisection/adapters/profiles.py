@@ -13,41 +13,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from bisection.adapters.catalogue_fields import Bytes, Name, Package, PathInTree, Shape, Text, inside
+from bisection.adapters.catalogue_fields import Bytes, Name, PathInTree, Shape, Text, inside
+from bisection.adapters.containers import Container
 from bisection.adapters.launch_adapters import LaunchAdapter, Renamed
 from bisection.adapters.queue import CONTROL
+from bisection.adapters.training_environments import Environment
 from bisection.criteria import Criterion, CriterionKind
 
 #: Filled in by the worker; a place must not hide one.
 OWN_WORDS = frozenset({"python", "environment", "workspace", "trial", "steps", "data", "key", "value"})
 Place = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-
-
-class Environment(Shape):
-    """What the training job runs in.
-
-    ``interpreter`` takes one that exists; ``venv`` makes one from the lock in the tree.
-    """
-
-    kind: Literal["interpreter", "venv"]
-    lock: PathInTree | None = None  #: file in the tree with one `name==version` a line
-    overlay: tuple[Package, ...] = ()  #: installed apart, so that a new version needs no new environment
-    pip_first: tuple[Package, ...] = ()  #: installed by pip, which honours the machine's pip configuration
-    find_links: tuple[Text, ...] = ()  #: folders with wheels
-    python: Text | None = None  #: the interpreter (`interpreter`), or what to make the venv from (`venv`)
-
-    @field_validator("lock")
-    @classmethod
-    def _lock_is_in_the_tree(cls, value: str | None) -> str | None:
-        return inside(value) if value else None
-
-    @model_validator(mode="after")
-    def _kind_has_what_it_needs(self) -> Self:
-        if self.kind == "interpreter" and not self.python:
-            raise ValueError("kind interpreter needs `python`: the path of an interpreter that exists")
-        if (self.kind == "venv" or self.overlay) and not self.lock:
-            raise ValueError("kind venv, and any overlay, need `lock`: the path of the lock in the tree")
-        return self
 
 
 #: What the launcher itself says to sbatch.
@@ -111,6 +86,7 @@ class Profile(Shape):
         default_factory=dict
     )  #: folders and files on the worker host; {name} in the commands
     slurm: SlurmJob | None = None  #: none: trials run on the worker's own host
+    container: Container | None = None  #: how an environment of kind image is run
     data: Data = Data()
     steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
     device: Literal["cpu", "cuda"] = "cpu"
@@ -150,6 +126,18 @@ class Profile(Shape):
     def _parts_agree(self) -> Self:
         if self.device == "cuda" and self.gpus < 1:
             raise ValueError("device cuda needs gpus of at least 1")
+        if self.slurm and self.environment.dockerfile:
+            raise ValueError(
+                "an image that a worker builds is not on a cluster's nodes: push one, and name it as `image`"
+            )
+        if (self.environment.kind == "image") != (self.container is not None):
+            raise ValueError("environment.kind image and `container` (how it is run) need each other")
+        if self.container and self.environment.dockerfile:
+            builder = self.environment.container_program
+            if self.container.runtime != builder:
+                raise ValueError(f"what {builder} builds is not {self.container.runtime}'s to run: name one")
+        if self.container and self.container.runtime == "pyxis" and not self.slurm:
+            raise ValueError("container.runtime pyxis needs `slurm`: it is a part of srun")
         if all(adapter.refused for adapter in self.launch):
             raise ValueError("launch needs at least one adapter with a command")
         self.default_criterion()
@@ -172,7 +160,7 @@ class Profile(Shape):
     @property
     def environment_paths(self) -> tuple[str, ...]:
         """Files of the tree that decide the environment."""
-        return (self.environment.lock,) if self.environment.lock else ()
+        return self.environment.paths
 
     @property
     def digest(self) -> str:
@@ -180,7 +168,7 @@ class Profile(Shape):
         decides = {
             "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
             *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
-            *(["renamed"] if self.renamed else []),
+            *(["renamed"] if self.renamed else []), *(["container"] if self.container else []),
         }  # fmt: skip
         row = self.model_dump(mode="json", include=decides)
         row["trial_seconds"] = self.limits.trial_seconds
