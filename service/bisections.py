@@ -9,13 +9,15 @@ import re
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Response
+from pydantic import StringConstraints
 
 from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Status
+from bisection.adapters.storage.summaries import Filter, Summary
 from service import problems
 from service.access import Reader, Writer
 from service.hints import view_now
 from service.intake import BisectionRequest, invalid, normalise
-from service.json_answers import encode_json
+from service.json_answers import JsonAnswer, encode_json
 from service.parts import Parts, parts_of
 from service.problem_responses import document
 from service.problems import FieldError, Problem
@@ -31,6 +33,8 @@ _ACCEPTED_HEADERS = {
     }
 }
 
+NamePattern = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z0-9._-]+$")]
+SearchText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 UsesParts = Annotated[Parts, Depends(parts_of)]
 
 
@@ -127,28 +131,46 @@ def _accepted(row: BisectionRow, parts: Parts, tasks: BackgroundTasks, response:
 def list_bisections(
     _caller: Reader,
     parts: UsesParts,
-    status: Annotated[Status | None, Query(description="Only those that stand here.")] = None,
-    profile: Annotated[
-        str | None, Query(max_length=64, pattern=r"^[a-z0-9._-]+$", description="Only those of this profile.")
+    status: Annotated[
+        list[Status] | None, Query(description="Only those that stand here; may be given several times.")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    repository: Annotated[NamePattern | None, Query(description="Only those of this repository.")] = None,
+    profile: Annotated[NamePattern | None, Query(description="Only those of this profile.")] = None,
+    source: Annotated[
+        SearchText | None, Query(description="Only those whose source begins so, such as `token:`.")
+    ] = None,
+    ancestor: Annotated[
+        str | None,
+        Query(pattern=r"^[0-9a-f]{16}$", description="Only those that were made of this bisection."),
+    ] = None,
+    text: Annotated[
+        SearchText | None,
+        Query(description="Only those with this in the request, the source or the finding, in any case."),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     cursor: Annotated[str | None, Query(max_length=120, description="`next` of the page before.")] = None,
-) -> BisectionPage:
+) -> Response:
     """The newest first. Pages stay right while bisections are added."""
-    rows = parts.bisections.page(
-        limit=limit + 1,
-        before=_read_cursor(cursor) if cursor else None,
-        status=status,
+    wanted = Filter(
+        statuses=status or (),
+        repository=repository,
         profile=profile,
+        source=source,
+        ancestor=ancestor,
+        text=text,
     )
+    before = _read_cursor(cursor) if cursor else None
+    rows = parts.summaries.page(limit=limit + 1, before=before, wanted=wanted)
     shown, more = rows[:limit], len(rows) > limit
-    return BisectionPage(
+    page = BisectionPage(
         items=[summarise(row, parts.settings) for row in shown],
         next=_write_cursor(shown[-1]) if more else None,
     )
+    # The framework would validate and copy every item of the page once more.
+    return JsonAnswer(page.model_dump(mode="json"))
 
 
-def _write_cursor(row: BisectionRow) -> str:
+def _write_cursor(row: Summary) -> str:
     return base64.urlsafe_b64encode(f"{row.created_at} {row.id}".encode()).decode().rstrip("=")
 
 

@@ -82,7 +82,7 @@ def _own_page(path: str) -> str:
 
 @router.get("/")
 def show_bisections(request: Request, caller: SignedIn, parts: UsesParts) -> Response:
-    rows = parts.bisections.page(limit=_LISTED)
+    rows = parts.summaries.page(limit=_LISTED)
     items = [summarise(row, parts.settings) for row in rows]
     return _page(request, "bisections.html", items=items, caller=caller, listed=_LISTED)
 

@@ -14,6 +14,7 @@ from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.roster import Roster
+from bisection.adapters.storage.summaries import Summaries
 from bisection.adapters.storage.trials import Trials
 from service.settings import ServiceSettings
 
@@ -30,6 +31,10 @@ class Parts:
     @cached_property
     def bisections(self) -> Bisections:
         return Bisections(self.database)
+
+    @cached_property
+    def summaries(self) -> Summaries:
+        return Summaries(self.database)
 
     @cached_property
     def trials(self) -> Trials:

@@ -7,6 +7,7 @@ Shapes only grow. A verdict is never stored: it is derived here, as everywhere, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bisection.adapters.catalogue import Profile, RepositoryEntry
 from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.roster import WorkerRow
+from bisection.adapters.storage.summaries import Summary
 from bisection.adapters.storage.trials import TrialRow, TrialStatus
 from bisection.criteria import Criterion, Judgement, Verdict, judge
 from bisection.finding import FindingKind, LevelKind
@@ -85,6 +87,34 @@ class FindingView(BaseModel):
     )
 
 
+class ApprovalDecision(StrEnum):
+    """What somebody decided about GPU hours that a profile allows only with approval."""
+
+    APPROVED = "approved"
+    REFUSED = "refused"
+
+
+class ApprovalView(BaseModel):
+    """Who decided about the GPU hours, when and why."""
+
+    model_config = ConfigDict(title="Approval")
+
+    decision: ApprovalDecision
+    by: str
+    at: str
+    reason: str
+
+
+class RetractionView(BaseModel):
+    """Who took the result back, when and why."""
+
+    model_config = ConfigDict(title="Retraction")
+
+    by: str
+    at: str
+    reason: str
+
+
 class BisectionSummary(BaseModel):
     """One bisection in a list."""
 
@@ -97,6 +127,12 @@ class BisectionSummary(BaseModel):
     cancel_requested: bool
     request: dict[str, Any] = Field(description="The normalised request.")
     finding: FindingView | None
+    approval: ApprovalView | None = Field(
+        default=None, description="Of GPU hours above the profile's limit; null where nobody decided."
+    )
+    retraction: RetractionView | None = Field(
+        default=None, description="The result was taken back: do not act on it. Null while it stands."
+    )
     links: Links
 
 
@@ -265,11 +301,11 @@ def links(bisection_id: str, settings: ServiceSettings) -> Links:
     )
 
 
-def _finding(row: BisectionRow) -> FindingView | None:
+def _finding(row: BisectionRow | Summary) -> FindingView | None:
     return FindingView.model_validate(row.finding) if row.finding else None
 
 
-def summarise(row: BisectionRow, settings: ServiceSettings) -> BisectionSummary:
+def summarise(row: BisectionRow | Summary, settings: ServiceSettings) -> BisectionSummary:
     return BisectionSummary(
         id=row.id,
         status=row.status,
@@ -280,6 +316,8 @@ def summarise(row: BisectionRow, settings: ServiceSettings) -> BisectionSummary:
         cancel_requested=row.cancel_requested,
         request=dict(row.request),
         finding=_finding(row),
+        approval=ApprovalView.model_validate(row.approval) if row.approval else None,
+        retraction=RetractionView.model_validate(row.retraction) if row.retraction else None,
         links=links(row.id, settings),
     )
 

@@ -17,6 +17,7 @@ from bisection.adapters.catalogue import Profile
 from bisection.adapters.mirror import MirrorError
 from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.trials import Trials
+from bisection.approval import expected_above
 from bisection.descent import whole_answer
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry
@@ -24,8 +25,10 @@ from bisection.report import Evidence, rejected_report
 from bisection.search import Search
 from bisection.specification import BisectionSpec
 from workers.answer_so_far import note_answer_so_far
+from workers.approvals import hold_if_spent, refusal_words, resume
 from workers.context import WorkerContext
 from workers.descending import descend
+from workers.inheriting import inherit, replayed
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
 from workers.taking_over import Standing, content_keys, take_over
@@ -86,6 +89,8 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
             return _resolve(context, row)
         case Status.PLANNED:
             return row.cancel_requested and _conclude(context, row, _cancelled_early())
+        case Status.HELD:
+            return _decided(context, row)
         case Status.RUNNING:
             return _search(context, row)
         case Status.VERIFYING:
@@ -140,10 +145,12 @@ def _resolve(context: WorkerContext, row: BisectionRow) -> bool:
         return _conclude(context, row, _cancelled_early())
     profile = Profile.model_validate(row.profile)
     past = context.trials.usual_seconds(profile.name)
-    answer = resolve(context, row.request, profile, past)
+    answer = replayed(context, row.request, past) or resolve(context, row.request, profile, past)
     if isinstance(answer, Resolved):
         preview = bool(row.request.get("preview"))
-        return context.bisections.resolve(row.id, answer.spec, answer.plan, preview=preview)
+        limit, budget = profile.limits.gpu_hours_without_approval, answer.spec.budget
+        hold = expected_above(limit, answer.plan, budget.gpu_hours) is not None
+        return context.bisections.resolve(row.id, answer.spec, answer.plan, preview=preview, hold=hold)
     return _conclude(context, row, answer)
 
 
@@ -180,6 +187,19 @@ def _found(context: WorkerContext, row: BisectionRow, spec: BisectionSpec, answe
     return context.bisections.verify(row.id, answer)
 
 
+def _decided(context: WorkerContext, row: BisectionRow) -> bool:
+    """A held bisection ends, with what is known, if somebody refused or cancelled it."""
+    refused = refusal_words(row)
+    if not refused and not row.cancel_requested:
+        return row.approval is not None and resume(context, row)
+    why, problem = (refused, "approval-refused") if refused else ("It was cancelled.", "cancelled")
+    spec = row.specification
+    ledger = Trials.ledger(context.trials.of(row.id))
+    if spec is None or not ledger:
+        return _conclude(context, row, Finding(kind=FindingKind.NONE, why=why, problem=problem))
+    return _stop(context, row, Search.replay(spec, ledger).answer_now(why, problem))
+
+
 def _search(context: WorkerContext, row: BisectionRow) -> bool:
     spec = row.specification
     assert spec is not None  # a running bisection was resolved
@@ -196,6 +216,8 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     if refusal is not None:
         return _conclude(context, row, refusal)
     keys = content_keys(row, spec)
+    if inherit(context, row, search, [known.trial for known in rows], keys):
+        return True
     taking = take_over(context, row, search, [known.trial for known in rows], keys)
     if taking is Standing.CHANGED:
         return True
@@ -203,6 +225,8 @@ def _search(context: WorkerContext, row: BisectionRow) -> bool:
     decision = search.next(1 if taking is Standing.AWAITED else spec.parallel, pending)
     if isinstance(decision, Finding):
         return _go_down(context, row, decision)
+    if decision and hold_if_spent(context, row, spec, ledger):
+        return False
     cancelled = search.cancellable(pending)
     if not decision and not cancelled:
         note_answer_so_far(context, row, spec, ledger, pending)

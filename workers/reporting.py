@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import Trials
+from bisection.ancestry import Ancestor
 from bisection.finding import Finding
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
 from bisection.specification import end_words
@@ -28,7 +31,24 @@ def make_report(context: WorkerContext, row: BisectionRow) -> CulpritReport:
                 bad=end_words(row.request.get("bad", "")),
                 started_at=row.created_at,
                 finished_at=row.updated_at,
+                notes=tuple(_origin(row)),
             ),
         )
     ledger = Trials.ledger(context.trials.of(row.id))
-    return build_report(spec, ledger, finding, gather_evidence(context, row, spec, finding))
+    evidence = gather_evidence(context, row, spec, finding)
+    return build_report(spec, ledger, finding, replace(evidence, notes=(*_origin(row), *evidence.notes)))
+
+
+def _origin(row: BisectionRow) -> list[str]:
+    """What it was made of, and who allowed or refused its GPU hours."""
+    notes = []
+    ancestor = Ancestor.of(row.request)
+    if ancestor is not None:
+        notes.append(ancestor.words)
+    if row.approval is not None:
+        decision, by, at, reason = (row.approval[name] for name in ("decision", "by", "at", "reason"))
+        day = at[:16].replace("T", " ")
+        notes.append(
+            f"Its GPU hours were {decision} by {by} on {day} UTC" + (f": {reason}" if reason else ".")
+        )
+    return notes

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from bisection.adapters.catalogue import Profile
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.measurements import Measured, Measurements, TakenOver
+from bisection.ancestry import Ancestor
 from bisection.commits import State
 from bisection.ledger import Purpose, Trial
 from bisection.reuse import MOST_PER_STATE, ContentKeys, Job, counts_here, is_own, oldest_allowed
@@ -60,6 +61,8 @@ def take_over(
     states = {keys.key(state): state for state in map(search.line.state, range(len(search.line)))}
     store = Measurements(context.database)
     found = store.of_others(row.id, list(states), since=oldest_allowed(datetime.now(UTC)))
+    lineage = _lineage(context, row)
+    found = [one for one in found if one.bisection_id not in lineage]
     if not found:
         return Standing.NOTHING
     own = [
@@ -79,6 +82,19 @@ def take_over(
         return Standing.NOTHING
     store.take_over(row.id, row.version, entries)
     return Standing.CHANGED
+
+
+def _lineage(context: WorkerContext, row: BisectionRow) -> set[str]:
+    """The bisections that this one was made of: what it left behind of theirs must not come back here."""
+    ids: set[str] = set()
+    ancestor = Ancestor.of(row.request)
+    while ancestor is not None and ancestor.bisection not in ids:
+        ids.add(ancestor.bisection)
+        try:
+            ancestor = Ancestor.of(context.bisections.get(ancestor.bisection).request)
+        except KeyError:  # deleted
+            break
+    return ids
 
 
 def _entries(found: Sequence[Measured], states: dict[str, State], asked: Sequence[Trial]) -> list[TakenOver]:

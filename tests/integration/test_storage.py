@@ -19,6 +19,7 @@ from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.deliveries import Deliveries
 from bisection.adapters.storage.measurements import Measured, Measurements, TakenOver
 from bisection.adapters.storage.roster import Roster
+from bisection.adapters.storage.summaries import Filter, Summaries
 from bisection.adapters.storage.tokens import Scope, Tokens
 from bisection.adapters.storage.trials import Trials
 from bisection.commits import Commit, CommitRange, State
@@ -69,7 +70,7 @@ def claimed(claims: Claims, worker: str = "w1") -> Claim:
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
     database.migrate()
-    assert Bisections(database).page(limit=10) == []
+    assert Summaries(database).page(limit=10) == []
 
 
 def test_the_same_idempotency_key_gives_the_same_bisection(database: Database) -> None:
@@ -207,10 +208,42 @@ def test_events_are_read_after_the_last_one_seen(database: Database, running: st
 def test_pages_are_newest_first_and_do_not_overlap(database: Database) -> None:
     bisections = Bisections(database)
     made = [bisections.create(request={**REQUEST, "n": n}, profile={}, source="api")[0] for n in range(5)]
-    first = bisections.page(limit=3)
-    rest = bisections.page(limit=3, before=(first[-1].created_at, first[-1].id))
+    summaries = Summaries(database)
+    first = summaries.page(limit=3)
+    rest = summaries.page(limit=3, before=(first[-1].created_at, first[-1].id))
     assert [row.id for row in first + rest] == [row.id for row in reversed(made)]
-    assert bisections.page(limit=9, status=Status.ENDED) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (Filter(), "cba"),
+        (Filter(statuses=[Status.ENDED]), ""),
+        (Filter(statuses=[Status.ENDED, Status.RESOLVING]), "cba"),
+        (Filter(repository="lm"), "b"),
+        (Filter(profile="p_c"), "c"),
+        (Filter(profile="p__"), ""),
+        (Filter(source="token:"), "ba"),
+        (Filter(source="%"), ""),
+        (Filter(ancestor="1234"), "c"),
+        (Filter(text="RELEASE_b"), "b"),
+        (Filter(text="grün"), "c"),
+        (Filter(text="%"), ""),
+    ],
+)
+def test_a_list_is_filtered_by_what_was_asked_and_by_whom(
+    database: Database, wanted: Filter, found: str
+) -> None:
+    bisections = Bisections(database)
+    for name, more in (
+        ("a", {}),
+        ("b", {"repository": "lm", "bad": "release_b"}),
+        ("c", {"ancestor": {"bisection": "1234"}, "good": "grün"}),
+    ):
+        request = {"profile": f"p_{name}", "repository": "bridge", "good": "v1", "bad": "main", **more}
+        bisections.create(request=request, profile={}, source="github:c" if name == "c" else f"token:{name}")
+    rows = Summaries(database).page(limit=9, wanted=wanted)
+    assert "".join(row.request["profile"][-1] for row in rows) == found
 
 
 def test_a_delivery_is_first_only_once(database: Database) -> None:

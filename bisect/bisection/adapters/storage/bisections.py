@@ -23,6 +23,7 @@ class Status(StrEnum):
 
     RESOLVING = "resolving"  #: refs are being looked up by a worker
     PLANNED = "planned"  #: a preview; waits for its confirmation
+    HELD = "held"  #: needs more GPU hours than its profile allows; waits for somebody's approval
     RUNNING = "running"  #: trials are wanted
     VERIFYING = "verifying"  #: a culprit was found; the bad end is tried without it
     REPORTING = "reporting"  #: the search ended; the report is being made
@@ -55,6 +56,8 @@ class BisectionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+    approval: Mapping[str, Any] | None = None  #: ``decision``, ``by``, ``at`` and ``reason``
+    retraction: Mapping[str, Any] | None = None  #: ``by``, ``at`` and ``reason``
 class Event:
     """Something that happened to a bisection; ``id`` grows."""
 
@@ -155,44 +158,21 @@ class Bisections:
             raise KeyError(bisection_id)
         return _bisection(row)
 
-    def page(
-        self,
-        *,
-        limit: int,
-        before: tuple[str, str] | None = None,
-        status: Status | None = None,
-        profile: str | None = None,
-    ) -> list[BisectionRow]:
-        """The newest first; ``before`` is (created_at, id) of the last one already seen."""
-        query = select(*_COLUMNS).order_by(bisections.c.created_at.desc(), bisections.c.id.desc())
-        if before:
-            created_at, bisection_id = before
-            query = query.where(
-                or_(
-                    bisections.c.created_at < created_at,
-                    and_(bisections.c.created_at == created_at, bisections.c.id < bisection_id),
-                )
-            )
-        if status:
-            query = query.where(bisections.c.status == status.value)
-        if profile:
-            query = query.where(bisections.c.request["profile"].as_string() == profile)
-        with self._database.read() as connection:
-            return [_bisection(row) for row in connection.execute(query.limit(limit))]
-
     def unfinished(self) -> list[str]:
         """Ids of all that a worker may have to move on."""
-        idle = (Status.ENDED.value, Status.PLANNED.value)
+        idle = (Status.ENDED.value, Status.PLANNED.value, Status.HELD.value)
+        waiting = (Status.PLANNED.value, Status.HELD.value)
         query = select(bisections.c.id).where(
             or_(
                 bisections.c.status.not_in(idle),
-                and_(bisections.c.status == Status.PLANNED.value, bisections.c.cancel_requested),
+                and_(bisections.c.status.in_(waiting), bisections.c.cancel_requested),
+                and_(bisections.c.status == Status.HELD.value, bisections.c.approval.is_not(None)),
             )
         )
         with self._database.read() as connection:
             return [row.id for row in connection.execute(query)]
 
-    def _move(
+    def move(
         self,
         bisection_id: str,
         sources: Sequence[Status],
@@ -215,10 +195,17 @@ class Bisections:
         return bool(moved)
 
     def resolve(
-        self, bisection_id: str, spec: BisectionSpec, plan: Mapping[str, Any], *, preview: bool
+        self,
+        bisection_id: str,
+        spec: BisectionSpec,
+        plan: Mapping[str, Any],
+        *,
+        preview: bool,
+        hold: bool = False,
     ) -> bool:
-        target = Status.PLANNED if preview else Status.RUNNING
-        return self._move(
+        """``hold`` says that trials need somebody's approval first."""
+        target = Status.PLANNED if preview else Status.HELD if hold else Status.RUNNING
+        return self.move(
             bisection_id,
             [Status.RESOLVING],
             "resolved",
@@ -228,14 +215,15 @@ class Bisections:
             status=target.value,
         )
 
-    def confirm(self, bisection_id: str) -> bool:
-        return self._move(bisection_id, [Status.PLANNED], "confirmed", {}, status=Status.RUNNING.value)
+    def confirm(self, bisection_id: str, *, hold: bool = False) -> bool:
+        target = Status.HELD if hold else Status.RUNNING
+        return self.move(bisection_id, [Status.PLANNED], "confirmed", {}, status=target.value)
 
     def request_cancel(self, bisection_id: str) -> bool:
         """False if it has ended already. A worker carries it out."""
-        return self._move(
+        return self.move(
             bisection_id,
-            [Status.RESOLVING, Status.PLANNED, Status.RUNNING, Status.VERIFYING],
+            [Status.RESOLVING, Status.PLANNED, Status.HELD, Status.RUNNING, Status.VERIFYING],
             "cancel_requested",
             {},
             cancel_requested=True,
@@ -272,7 +260,7 @@ class Bisections:
         """The search has its answer; the report is still to be made."""
         return self._move(
             bisection_id,
-            [Status.RESOLVING, Status.PLANNED, Status.RUNNING],
+            [Status.RESOLVING, Status.PLANNED, Status.HELD, Status.RUNNING],
             "finding",
             finding.to_json(),
             finding=finding.to_json(),
@@ -281,7 +269,7 @@ class Bisections:
 
     def verify(self, bisection_id: str, finding: Finding) -> bool:
         """The search has found a culprit; the revert test is still to be made."""
-        return self._move(
+        return self.move(
             bisection_id,
             [Status.RUNNING],
             "finding",
@@ -292,7 +280,7 @@ class Bisections:
 
     def verified(self, bisection_id: str, finding: Finding) -> bool:
         """The finding with its revert test; the report is still to be made."""
-        return self._move(
+        return self.move(
             bisection_id,
             [Status.VERIFYING],
             "verified",
@@ -302,7 +290,7 @@ class Bisections:
         )
 
     def finish(self, bisection_id: str, report: Mapping[str, Any]) -> bool:
-        return self._move(
+        return self.move(
             bisection_id,
             [Status.REPORTING],
             "ended",

@@ -74,6 +74,40 @@ class Measurements:
                 found += [_measured(row._mapping) for row in connection.execute(query)]
         return sorted(found, key=lambda one: one.ended_at, reverse=True)
 
+    def of_ancestor(self, ancestor_id: str, bisection_id: str) -> list[TakenOver]:
+        """All that a bisection's ledger holds and this one has not yet, as its trials, in their order.
+
+        What the ancestor had taken over itself is there as well, by its original. Nothing retracted is.
+        """
+        original = trials.alias()
+        here = select(trials.c.source_trial).where(
+            trials.c.bisection_id == bisection_id, trials.c.source_trial.is_not(None)
+        )
+        source = func.coalesce(trials.c.source_trial, trials.c.id)
+        query = (
+            select(
+                source.label("id"),
+                trials.c.bisection_id,
+                trials.c.ordinal,
+                func.coalesce(trials.c.reuse_key, "").label("reuse_key"),
+                trials.c.queue,
+                trials.c.ended_at,
+                trials.c.measurement,
+                trials.c.trial,
+            )
+            .join(original, original.c.id == source)
+            .where(
+                trials.c.bisection_id == ancestor_id,
+                trials.c.sequence.is_not(None),
+                original.c.retracted_at.is_(None),
+                source.not_in(here),
+            )
+            .order_by(trials.c.sequence)
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return [TakenOver(source=_measured(row._mapping), trial=Trial.from_json(row.trial)) for row in rows]
+
     def take_over(self, bisection_id: str, version: int, entries: Sequence[TakenOver]) -> bool:
         """Append them to the ledger; False, and nothing is written, if the bisection changed meanwhile."""
         with self._database.write() as connection:
@@ -82,7 +116,7 @@ class Measurements:
                 .where(
                     bisections.c.id == bisection_id,
                     bisections.c.version == version,
-                    bisections.c.status == Status.RUNNING.value,
+                    bisections.c.status.in_([Status.RUNNING.value, Status.VERIFYING.value]),
                 )
                 .values(version=version + 1, updated_at=now())
             ).rowcount

@@ -1,4 +1,4 @@
-"""The tables. A change here needs a migration in ``migrations/versions``.
+"""The tables, but for those in `nightly_schema`. A change needs a migration in ``migrations/versions``.
 
 Times are UTC ISO 8601 text (they sort as text), leases are epoch seconds, JSON
 shapes are versioned by the rooms that own them.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Boolean,
     Column,
     Float,
@@ -50,6 +49,8 @@ bisections = Table(
     Column("finding", JSON),
     Column("report", JSON),
     Column("cancel_requested", Boolean, nullable=False, default=False),
+    Column("approval", JSON),  # of more GPU hours than its profile allows: who, when, why
+    Column("retraction", JSON),  # of its result: who, when, why
     Column("idempotency_key", String(200)),
     Column("request_digest", String(64), nullable=False),
     # One open bisection per failure: repository, workflow and failing commit of a webhook.
@@ -112,28 +113,6 @@ events = Table(
     Column("kind", String(40), nullable=False),
     Column("payload", JSON, nullable=False),
     Index(None, "bisection_id", "id"),
-)
-
-deliveries = Table(
-    "deliveries",
-    metadata,
-    Column("id", String(100), primary_key=True),
-    Column("received_at", String(32), nullable=False),
-    Column("event", String(60), nullable=False),
-    Column("result", Text, nullable=False),
-    Column("bisection_id", String(32)),
-)
-
-# Runs of a webhook's workflow that succeeded; a later failure's range starts at the newest.
-green_runs = Table(
-    "green_runs",
-    metadata,
-    Column("repository", String(140), primary_key=True),  # owner/name at GitHub
-    Column("workflow", String(200), primary_key=True),
-    Column("branch", String(255), primary_key=True),
-    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("head_sha", String(40), nullable=False),
-    Column("seen_at", String(32), nullable=False),
 )
 
 tokens = Table(
