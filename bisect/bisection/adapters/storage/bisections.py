@@ -49,6 +49,8 @@ class BisectionRow:
     report: Mapping[str, Any] | None
     cancel_requested: bool
     request_digest: str
+    approval: Mapping[str, Any] | None = None  #: ``decision``, ``by``, ``at`` and ``reason``
+    retraction: Mapping[str, Any] | None = None  #: ``by``, ``at`` and ``reason``
 
     @property
     def specification(self) -> BisectionSpec | None:
@@ -56,8 +58,6 @@ class BisectionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-    approval: Mapping[str, Any] | None = None  #: ``decision``, ``by``, ``at`` and ``reason``
-    retraction: Mapping[str, Any] | None = None  #: ``by``, ``at`` and ``reason``
 class Event:
     """Something that happened to a bisection; ``id`` grows."""
 
@@ -258,7 +258,7 @@ class Bisections:
 
     def conclude(self, bisection_id: str, finding: Finding) -> bool:
         """The search has its answer; the report is still to be made."""
-        return self._move(
+        return self.move(
             bisection_id,
             [Status.RESOLVING, Status.PLANNED, Status.HELD, Status.RUNNING],
             "finding",
