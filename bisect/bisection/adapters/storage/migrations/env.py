@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from bisection.adapters.storage.schema import metadata
+from bisection.adapters.storage import keeping_schema, nightly_schema
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+assert keeping_schema.metadata is nightly_schema.metadata  # each adds its tables
+context.configure(connection=context.config.attributes["connection"], target_metadata=nightly_schema.metadata)
 context.run_migrations()
