@@ -438,6 +438,12 @@ def batches() -> dict[str, Any]:
         "noise": is_noise(noise),
         "gradient": is_noise(gradient),
     }
+    whole = torch.rand(2, 3, 64, 64, generator=generator)
+    shaded = whole + torch.linspace(0, 1, 64)[:, None]
+    for name, images in (("whole_noise", whole), ("whole_shaded", shaded)):
+        of_images = Batches()
+        of_images.see({"input_ids": tokens, "images": images}, counted=True)
+        answer[name] = [of_images.images, of_images.real]
     constant = Batches()
     constant.see({"input_ids": tokens, "pixel_values": torch.ones(4, 1536)}, counted=True)
     text = Batches()

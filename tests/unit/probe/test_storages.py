@@ -198,6 +198,7 @@ def test_tokens_images_and_padding_are_counted(scene: Scene) -> None:
 def test_noise_constant_and_missing_images_are_told_from_real_ones(scene: Scene) -> None:
     counted = scene("batches")
     assert (counted["noise"], counted["gradient"]) == (True, False)
+    assert (counted["whole_noise"], counted["whole_shaded"]) == ([2, False], [2, True])
     assert counted["constant"] == ["the images are constant: every pixel has one value"]
     assert counted["text"] == ["no batch held an image"]
     assert counted["unseen"] == ["could not see input_ids in the model's arguments: tokens are not counted"]

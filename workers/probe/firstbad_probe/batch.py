@@ -23,6 +23,9 @@ NOISE_FACTOR = 6.0
 
 #: Looking at pixels costs time: this many microbatches are enough to know the data.
 _EXAMINED_MICROBATCHES = 4
+#: Dimensions of [images, channels, height, width], and pixels of a patch's side that they are cut into.
+_WHOLE_IMAGES = 4
+_CUT = 16
 
 
 @dataclass
@@ -67,6 +70,8 @@ class Batches:
             self._examine(pixels)
         if not counted:
             return
+        if isinstance(pixels, torch.Tensor) and pixels.dim() == _WHOLE_IMAGES:
+            self.images += pixels.shape[0]
         if isinstance(mask, torch.Tensor):
             self.counts.loss_tokens += int((mask > 0).sum())
         else:
@@ -97,9 +102,12 @@ class Batches:
         values = pixels.detach().float()
         if bool((values == values.flatten()[0]).all()):
             self.faults.add("the images are constant: every pixel has one value")
-        elif values.dim() != 2:
-            self.notes.add("pixels are not given as [patches, values]: not examined for noise")
-        elif is_noise(values):
+        elif values.dim() not in (2, _WHOLE_IMAGES) or min(values.shape[2:], default=_CUT) < _CUT:
+            self.notes.add(
+                "pixels are neither [patches, values] nor [images, channels, height, width]: "
+                "not examined for noise"
+            )
+        elif is_noise(values if values.dim() == 2 else cut(values)):
             self.faults.add("the images are random noise: no part is lighter than another")
 
     @property
@@ -134,6 +142,14 @@ def padding_id_of(iterable: Any) -> int | None:
         if isinstance(identity, int):
             return identity
     return None
+
+
+def cut(images: torch.Tensor) -> torch.Tensor:
+    """Whole images in squares. images: [images, channels, height, width]; result: [patches, values]."""
+    squares = images.unfold(2, _CUT, _CUT).unfold(
+        3, _CUT, _CUT
+    )  # [images, channels, rows, columns, _CUT, _CUT]
+    return squares.permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
 
 
 def is_noise(patches: torch.Tensor) -> bool:

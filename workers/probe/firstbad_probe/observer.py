@@ -71,6 +71,9 @@ class Observer:
         self.retained: dict[int, dict[live_bytes.Cell, int]] = {}
         self.notes: list[str] = []
         self.mock_data: str | None = None  #: the class of a mock data set in use
+        self._loop_is_known = False  #: a training loop says where its steps begin and end
+        self._step_is_open = False
+        self._updates_end_steps = False  #: as nothing else does
         self._models = 0
         self._inputs: list[live_bytes.Block] = []  #: of this step
         #: Modules that are handed the message of the stage before, and their components.
@@ -190,10 +193,23 @@ class Observer:
             with self.scopes.inside(OPTIMIZER_STEP):
                 optimizer = make(*args, **keywords)
             self.ownership.take_masters()
-            optimizer.step = self._in_phase(STEP, OPTIMIZER_STEP, optimizer.step)
+            optimizer.step = self._ending_step(self._in_phase(STEP, OPTIMIZER_STEP, optimizer.step))
             return optimizer
 
         module.get_megatron_optimizer = get_megatron_optimizer
+
+    def _ending_step(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """Where no loop is known, a step ends with its update, and there the next begins."""
+
+        @functools.wraps(update)
+        def observed(*args: Any, **keywords: Any) -> Any:
+            result = update(*args, **keywords)
+            if self._updates_end_steps:
+                self.end_step()
+                self.start_step()
+            return result
+
+        return observed
 
     def _hook_data_iterator(self, module: Any) -> None:
         iterator_class = module.RerunDataIterator
@@ -236,6 +252,7 @@ class Observer:
         module.setup = setup
 
     def _hook_train_step(self, module: Any) -> None:
+        self._loop_is_known = True
         train = module.train_step
 
         @functools.wraps(train)
@@ -270,6 +287,9 @@ class Observer:
         module.register_forward_hook(lambda *_: leave(scope), always_call=True)
 
     def _before_model(self, _model: Any, _args: Any, keywords: dict[str, Any]) -> None:
+        if not self._loop_is_known and not self._step_is_open:
+            self._updates_end_steps = True
+            self.start_step()
         if self.scopes.phase != FORWARD and not self.scopes.in_backward_node:
             self.storages.begin_phase(FORWARD, BATCH)
         for name, value in keywords.items():
@@ -306,6 +326,7 @@ class Observer:
         self.scopes.stand_on(LOSS)
 
     def start_step(self) -> None:
+        self._step_is_open = True
         self.storages.begin_phase(STEP, OUTSIDE)
         self.scopes.forget_nodes()
         self.storages.live.start_step()
@@ -314,6 +335,7 @@ class Observer:
         self.clock.start_step()
 
     def end_step(self) -> None:
+        self._step_is_open = False
         self.storages.begin_phase(STEP, OUTSIDE)
         live = self.storages.live
         self._disown_inputs()

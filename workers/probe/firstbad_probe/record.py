@@ -246,7 +246,7 @@ def _refusal(observer: Observer) -> dict[str, Any] | None:
 def _too_few(taken: int, minimum: int) -> str:
     if taken == 0:
         return (
-            "no step was seen: the probe counts calls of megatron.bridge.training.train.train_step, "
-            "so the script must train through Megatron Bridge's own loop"
+            "no step was seen: the probe counts those of Megatron Bridge's own loop, or else the updates "
+            "of Megatron Core's optimizer on a model in its DistributedDataParallel"
         )
     return f"only {taken} of at least {minimum} steps were taken"

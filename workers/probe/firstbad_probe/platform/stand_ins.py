@@ -44,6 +44,7 @@ STAND_INS = (
             "megatron.core.ssm",
             "megatron.core.inference",
             "megatron.core.transformer.custom_layers",
+            "megatron.core.transformer.moe.ops",
             "__main__",
         ),
         passes_decorated=True,
