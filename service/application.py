@@ -17,6 +17,9 @@ from bisection.adapters.queue import Queue
 from bisection.adapters.storage.database import Database
 from service import (
     bisections,
+    decisions,
+    deliveries,
+    derived,
     estimates,
     evidence,
     health,
@@ -26,6 +29,7 @@ from service import (
     registry,
     reports,
 )
+from service.ci_reports import ci_router
 from service.envelope import Envelope
 from service.json_answers import JsonAnswer
 from service.parts import Parts
@@ -45,6 +49,8 @@ Times are UTC ISO 8601, bytes and hashes whole: nothing is rounded.
 
 _TAGS = [
     {"name": "bisections", "description": "What a user creates: find the first bad commit of a range."},
+    {"name": "derived", "description": "Go on from an ended one: its measurements are kept."},
+    {"name": "decisions", "description": "GPU hours that need approval; results that are taken back."},
     {"name": "evidence", "description": "Trials, their measurements and artifacts, and events."},
     {"name": "reports", "description": "The answer, for people and for programs."},
     {"name": "estimates", "description": "What a configuration needs, why, and what to change."},
@@ -75,12 +81,16 @@ def create_app(
     app.state.templates = pages.make_templates()
     routers = (
         bisections.router,
+        derived.router,
+        decisions.router,
         evidence.router,
         measurements.router,
         reports.router,
         estimates.router,
         registry.router,
         webhook_router(settings.webhook_body_bytes),
+        ci_router(settings.webhook_body_bytes),
+        deliveries.router,
         health.router,
         pages.router,
     )

@@ -1,46 +1,39 @@
-"""GitHub in: a failed nightly run starts a bisection.
+"""GitHub in: what its webhook delivers is checked, stored and answered at once; a worker decides.
 
-The signature is checked over the raw body before a byte of it is parsed. Every
-answer says what was decided and why, since GitHub shows it to whoever set up the hook.
+The signature is checked over the raw body before a byte of it is parsed. Every answer says what comes of
+it and why, since GitHub shows it to whoever set up the hook. Nothing here waits for GitHub.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from bisection.adapters.catalogue import BadCatalogueFile, NotRegistered, RepositoryEntry, Webhook
-from bisection.adapters.storage.bisections import BisectionRow
-from bisection.adapters.storage.deliveries import Deliveries
-from bisection.adapters.storage.green_runs import GreenRun, GreenRuns
+from bisection.adapters.catalogue import RepositoryEntry
+from bisection.adapters.storage.deliveries import Deliveries, Delivery
 from service import problems
 from service.bisections import UsesParts
-from service.github import Conclusion, WorkflowRun, WorkflowRunDelivery, is_signed, read_run
-from service.intake import BisectionRequest, invalid, normalise
+from service.github import EVENTS, Reading, is_signed, read_delivery
+from service.intake import invalid
 from service.parts import Parts, body_of
 from service.problem_responses import document, tell_operator
 from service.problems import Problem, field_errors
-from service.shapes import links
-
-_RECEIVED = "received"
+from service.settings import ServiceSettings
 
 
 class Decision(StrEnum):
-    """What was done with a delivery."""
+    """What comes of a delivery, as far as it is known when it is answered."""
 
-    STARTED = "started"  #: a bisection was created
-    ATTACHED = "attached"  #: a bisection of this failure exists already
-    RECORDED = "recorded"  #: remembered as the last green
+    ACCEPTED = "accepted"  #: stored; a worker decides, see the delivery
     IGNORED = "ignored"
     REFUSED = "refused"
-    DUPLICATE = "duplicate"  #: this delivery was settled before
+    DUPLICATE = "duplicate"  #: this delivery came before
     PONG = "pong"
 
 
@@ -49,8 +42,7 @@ class DeliveryAnswer(BaseModel):
 
     decision: Decision
     why: str
-    repair: str = Field(default="", description="What the operator can do, where there is something.")
-    bisection: str | None = Field(default=None, description="URL of the bisection.")
+    delivery: str | None = Field(default=None, description="URL of the delivery, where it is stored.")
 
 
 def webhook_router(body_bytes: int) -> APIRouter:
@@ -78,7 +70,7 @@ def webhook_router(body_bytes: int) -> APIRouter:
         openapi_extra={
             "requestBody": {
                 "required": True,
-                "description": "GitHub's payload, of which `workflow_run` is acted upon.",
+                "description": "GitHub's payload, of which `workflow_run` and `check_run` are acted upon.",
                 "content": {"application/json": {"schema": {"type": "object"}}},
             }
         },
@@ -96,9 +88,10 @@ def receive_github(
     x_github_event: Annotated[str, Header(max_length=60, pattern=r"^[a-z_]*$")] = "",
     x_github_delivery: Annotated[str, Header(max_length=100, pattern=r"^[A-Za-z0-9-]*$")] = "",
 ) -> DeliveryAnswer:
-    """A completed, failed `workflow_run` of an allowed repository, workflow and branch starts a bisection.
+    """A completed `workflow_run` or `check_run` of an allowed repository, workflow and branch is stored.
 
-    A successful one is remembered as the last green. Forks are refused, and each delivery is acted on once.
+    A worker then asks GitHub for the jobs and their logs, and starts bisections. Forks are refused, and
+    each delivery is acted on once.
     """
     trusted = _signers(body, x_hub_signature_256, parts.catalogue.repositories())
     if not trusted:
@@ -113,27 +106,39 @@ def receive_github(
         raise Problem(problems.UNSUPPORTED_MEDIA_TYPE, problems.UNSUPPORTED_MEDIA_TYPE.cause)
     if x_github_event == "ping":
         return DeliveryAnswer(decision=Decision.PONG, why="the signature is right: the webhook is set up")
-    if x_github_event != "workflow_run":
+    if x_github_event not in EVENTS:
         return DeliveryAnswer(
-            decision=Decision.IGNORED, why=f"{x_github_event} is not acted upon, only workflow_run is"
+            decision=Decision.IGNORED,
+            why=f"{x_github_event} is not acted upon, only {' and '.join(EVENTS)} are",
         )
-    delivery = _parse(body)
-    deliveries = Deliveries(parts.database)
-    if not deliveries.first(x_github_delivery, x_github_event):
-        known = deliveries.get(x_github_delivery)
-        # "received" only: we were killed between the two writes, so the work is still to be done.
-        if known and known.result != _RECEIVED:
-            return DeliveryAnswer(
-                decision=Decision.DUPLICATE,
-                why=f"this delivery was settled before: {known.result}",
-                bisection=links(known.bisection_id, parts.settings).self if known.bisection_id else None,
-            )
-    answer, bisection_id = _act(delivery, trusted, parts)
-    deliveries.settle(x_github_delivery, f"{answer.decision}: {answer.why}", bisection_id)
-    if bisection_id:
-        tasks.add_task(parts.queue.advance, bisection_id)
-        response.headers["Location"] = links(bisection_id, parts.settings).self
-    return answer
+    entry, reading = _read(body, x_github_event, trusted)
+    if reading.report is None:
+        return DeliveryAnswer(decision=Decision(reading.intake.value), why=reading.why)
+    new = Deliveries(parts.database).store(x_github_delivery, x_github_event, entry.name, reading.report)
+    tasks.add_task(parts.queue.settle, entry.name)
+    return answer_to(new, x_github_delivery, parts, response)
+
+
+def answer_to(new: bool, delivery_id: str, parts: Parts, response: Response) -> DeliveryAnswer:
+    """The answer to a report that is stored, now or before."""
+    url = delivery_url(delivery_id, parts.settings)
+    response.headers["Location"] = url
+    if new:
+        return DeliveryAnswer(decision=Decision.ACCEPTED, why="it is stored; a worker decides", delivery=url)
+    known = Deliveries(parts.database).get(delivery_id)
+    return DeliveryAnswer(
+        decision=Decision.DUPLICATE, why=f"it came before: {_standing(known)}", delivery=url
+    )
+
+
+def delivery_url(delivery_id: str, settings: ServiceSettings) -> str:
+    return settings.url(f"/v1/deliveries/{delivery_id}")
+
+
+def _standing(known: Delivery | None) -> str:
+    if known is None or not known.result:
+        return "a worker decides"
+    return f"{known.status}, {known.result}"
 
 
 def _signers(body: bytes, signature: str, entries: Sequence[RepositoryEntry]) -> list[RepositoryEntry]:
@@ -141,110 +146,34 @@ def _signers(body: bytes, signature: str, entries: Sequence[RepositoryEntry]) ->
     return [
         entry
         for entry in entries
-        if entry.webhook and signature and is_signed(body, signature, _secret(entry.webhook))
+        if entry.webhook
+        and signature
+        and is_signed(body, signature, read_secret(entry.webhook.secret_file, entry.name))
     ]
 
 
-def _secret(webhook: Webhook) -> bytes:
-    """Empty, and so trusted by nobody, where the file cannot be used; other hooks go on working."""
+def read_secret(path: str, repository: str) -> bytes:
+    """Empty, and so trusted by nobody, where the file cannot be used; other repositories go on working."""
     try:
-        secret = Path(webhook.secret_file).read_bytes().strip()
+        secret = Path(path).read_bytes().strip()
     except OSError as error:
-        tell_operator("webhook.secret_file cannot be read", webhook=webhook.github, reason=str(error))
+        tell_operator("a secret_file cannot be read", repository=repository, reason=str(error))
         return b""
     if not secret:
-        tell_operator("webhook.secret_file is empty; put the secret in it", webhook=webhook.github)
+        tell_operator("a secret_file is empty; put the secret in it", repository=repository)
     return secret
 
 
-def _parse(body: bytes) -> WorkflowRunDelivery:
+def _read(body: bytes, event: str, trusted: Sequence[RepositoryEntry]) -> tuple[RepositoryEntry, Reading]:
     try:
         row = json.loads(body)
     except (ValueError, RecursionError):
         raise Problem(problems.MALFORMED_BODY, "The body is not valid JSON.") from None
     try:
-        return WorkflowRunDelivery.model_validate(row)
+        delivery = EVENTS[event].model_validate(row)
     except ValidationError as error:
         raise invalid(field_errors(error.errors())) from None
-
-
-def _act(
-    delivery: WorkflowRunDelivery, trusted: Sequence[RepositoryEntry], parts: Parts
-) -> tuple[DeliveryAnswer, str | None]:
-    """The decision, and the id of the bisection that follows from it."""
-    entry = next(
-        (e for e in trusted if e.webhook and e.webhook.github == delivery.repository.full_name), trusted[0]
-    )
-    webhook = entry.webhook
-    assert webhook is not None  # only entries with a webhook can sign
-    reading = read_run(delivery, webhook)
-    if reading.conclusion is Conclusion.FAILURE:
-        return _start(delivery.workflow_run, entry.name, webhook, parts)
-    if reading.conclusion is Conclusion.SUCCESS:
-        GreenRuns(parts.database).record(_green(delivery.workflow_run, webhook))
-        return DeliveryAnswer(decision=Decision.RECORDED, why=reading.why), None
-    return DeliveryAnswer(decision=Decision(reading.conclusion.value), why=reading.why), None
-
-
-def _green(run: WorkflowRun, webhook: Webhook) -> GreenRun:
-    return GreenRun(
-        repository=webhook.github,
-        workflow=run.name or "",
-        branch=run.head_branch or "",
-        run_id=run.id,
-        head_sha=run.head_sha,
-    )
-
-
-def _start(
-    run: WorkflowRun, repository: str, webhook: Webhook, parts: Parts
-) -> tuple[DeliveryAnswer, str | None]:
-    failed = _green(run, webhook)
-    last = GreenRuns(parts.database).last_before(
-        failed.repository, failed.workflow, failed.branch, failed.run_id
-    )
-    good = last.head_sha if last else webhook.good
-    if good is None:
-        return DeliveryAnswer(
-            decision=Decision.IGNORED,
-            why="no last green is known: no successful run of this workflow and branch was delivered yet",
-            repair="Set 'good' of the webhook in the repository's file, or POST /v1/bisections yourself.",
-        ), None
-    if good == run.head_sha:
-        return DeliveryAnswer(
-            decision=Decision.IGNORED,
-            why="the same commit was green in an earlier run, so no commit is to blame",
-            repair="Run the workflow again; look at what changed outside the repository.",
-        ), None
-    row, new = _create(run, repository, webhook, good, parts)
-    return DeliveryAnswer(
-        decision=Decision.STARTED if new else Decision.ATTACHED,
-        why=f"the run failed; the range is {good[:40]}..{run.head_sha}"
-        if new
-        else "a bisection of this failure exists",
-        bisection=links(row.id, parts.settings).self,
-    ), row.id
-
-
-def _create(
-    run: WorkflowRun, repository: str, webhook: Webhook, good: str, parts: Parts
-) -> tuple[BisectionRow, bool]:
-    try:
-        wanted = BisectionRequest(repository=repository, profile=webhook.profile, good=good, bad=run.head_sha)
-        request, profile = normalise(wanted, parts.catalogue)
-    except (Problem, ValidationError, NotRegistered) as error:
-        # All but the two hashes comes from the operator's files.
-        raise BadCatalogueFile(f"webhook of {webhook.github}: {error}") from error
-    # One key a run and attempt: a signed body that is replayed under a new delivery id starts nothing,
-    # even after the bisection of the failure has ended.
-    return parts.bisections.create(
-        request=request,
-        profile=profile.model_dump(mode="json"),
-        source=f"github:{webhook.github}/actions/runs/{run.id}",
-        idempotency_key=_digest({"repository": webhook.github, "run": run.id, "attempt": run.run_attempt}),
-        failure_key=f"{webhook.github}:{run.name}:{run.head_sha}",
-    )
-
-
-def _digest(row: dict[str, Any]) -> str:
-    return "github:" + hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+    name = delivery.repository.full_name
+    entry = next((e for e in trusted if e.webhook and e.webhook.github == name), trusted[0])
+    assert entry.webhook is not None  # only entries with a webhook can sign
+    return entry, read_delivery(delivery, entry.webhook)

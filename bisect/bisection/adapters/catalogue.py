@@ -17,14 +17,16 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import yaml
-from pydantic import Field, StringConstraints, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from bisection.adapters.catalogue_fields import Name, Shape, Text, inside
 from bisection.adapters.launch_adapters import LaunchAdapter, Renamed, When
-from bisection.adapters.profiles import CriterionDefault, Data, Environment, Limits, Profile, SlurmJob
+from bisection.adapters.nightlies import Announce, CiIntake, DailyLimits, GitHubAccess, Webhook
+from bisection.adapters.profiles import CriterionDefault, Data, Limits, Profile, SlurmJob
+from bisection.adapters.training_environments import Environment
 
 __all__ = [
     "DEEPEST_PIN", "BadCatalogueFile", "Catalogue", "CatalogueError", "CriterionDefault", "Data",
@@ -48,17 +50,6 @@ class BadCatalogueFile(CatalogueError):
     """A file of the catalogue does not say what it must; the operator has to mend it."""
 
 
-class Webhook(Shape):
-    """Which failed GitHub workflow runs start a bisection."""
-
-    github: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+$")]
-    workflows: Annotated[tuple[Text, ...], Field(min_length=1)]  #: names of workflows, as GitHub shows them
-    branches: Annotated[tuple[Text, ...], Field(min_length=1)]
-    profile: Name
-    secret_file: Text  #: path of a file that holds the webhook's secret; never the secret itself
-    good: Text | None = None  #: where the range starts while no successful run has been delivered
-
-
 class RepositoryEntry(Shape):
     """A repository that may be bisected, or pinned by one that may."""
 
@@ -69,6 +60,10 @@ class RepositoryEntry(Shape):
         default_factory=dict
     )  #: path of a gitlink to the registered repository that it points into
     webhook: Webhook | None = None
+    ci: CiIntake | None = None
+    limits: DailyLimits = DailyLimits()  #: of what webhook and ci start
+    github: GitHubAccess | None = None  #: none: neither jobs nor logs are fetched, and nothing is said there
+    announce: Announce = Announce()
 
     @field_validator("url")
     @classmethod
@@ -85,6 +80,14 @@ class RepositoryEntry(Shape):
         for path in value:
             inside(path)
         return value
+
+    @model_validator(mode="after")
+    def _github_is_reached_where_it_is_used(self) -> Self:
+        if self.announce.uses_github and self.github is None:
+            raise ValueError("announce on GitHub needs `github`: how its API is reached")
+        if self.webhook and self.github and self.webhook.github != self.github.repository:
+            raise ValueError("webhook.github and github.repository must name the same repository")
+        return self
 
 
 _Entry = TypeVar("_Entry", Profile, RepositoryEntry)

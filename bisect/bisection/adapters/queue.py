@@ -13,6 +13,8 @@ from kombu.exceptions import OperationalError
 CONTROL = "control"
 ADVANCE = "firstbad.advance"
 WORK = "firstbad.work"
+SETTLE = "firstbad.settle"
+ANNOUNCE = "firstbad.announce"
 
 
 def make_celery(broker_url: str) -> Celery:
@@ -59,6 +61,14 @@ class Queue:
     def work(self, queue: str) -> bool:
         """Say that a pool's queue has a trial to run."""
         return self._send(WORK, [queue], queue)
+
+    def settle(self, repository: str) -> bool:
+        """Say that a CI reported something of a repository."""
+        return self._send(SETTLE, [repository], CONTROL)
+
+    def announce(self, announcement_id: str) -> bool:
+        """Say that a result is to be told somewhere."""
+        return self._send(ANNOUNCE, [announcement_id], CONTROL)
 
     def is_reachable(self) -> bool:
         """Whether the broker takes a connection now. For people to look at; nothing depends on it."""
