@@ -168,7 +168,8 @@ def _file_of(module_name: str) -> str | None:
     module = sys.modules.get(module_name)
     file = getattr(module, "__file__", None)
     if file is None:
-        folders = list(getattr(module, "__path__", []))
+        # A module that imports its parts when asked for one (transformers) must not be asked.
+        folders = list(vars(module).get("__path__", [])) if module is not None else []
         file = folders[0] if folders else None
     # Some modules made in memory claim a relative file that is not there.
     return os.path.abspath(file) if isinstance(file, str) and os.path.exists(file) else None

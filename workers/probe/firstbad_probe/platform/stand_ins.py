@@ -77,9 +77,9 @@ class StandInModule(ModuleType):
             answer = self._stand_in.answers[full_name]
             value = lambda *_, **__: answer  # noqa: E731
         elif name[0].isupper():
-            value = type(
-                name, (torch.nn.Module,), {"__module__": self.__name__, "__init__": _refuse(full_name)}
-            )
+            # What a decorator is given (triton.Config) is made where a module is imported.
+            make = (lambda *_, **__: None) if self._stand_in.passes_decorated else _refuse(full_name)
+            value = type(name, (torch.nn.Module,), {"__module__": self.__name__, "__init__": make})
         else:
             value = _make_module(full_name, self._stand_in)
         setattr(self, name, value)
