@@ -18,7 +18,7 @@ COOKIE = "firstbad_token"
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="bearerToken",
-    description="A token with the scope read, write or admin. `firstbad up` prints where it keeps one.",
+    description="A token with the scope read, write, approve or admin; `firstbad up` says where one is.",
 )
 
 
@@ -69,4 +69,5 @@ def require(scope: Scope) -> Callable[..., Caller]:
 
 
 Reader = Annotated[Caller, Depends(require(Scope.READ))]
+Approver = Annotated[Caller, Depends(require(Scope.APPROVE))]
 Writer = Annotated[Caller, Depends(require(Scope.WRITE))]

@@ -6,13 +6,17 @@ import base64
 import binascii
 import hashlib
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Response
 from pydantic import StringConstraints
 
+from bisection.adapters.catalogue import Profile
 from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Status
 from bisection.adapters.storage.summaries import Filter, Summary
+from bisection.adapters.storage.tokens import Caller
+from bisection.approval import expected_above
 from service import problems
 from service.access import Reader, Writer
 from service.hints import view_now
@@ -27,7 +31,7 @@ router = APIRouter(prefix="/v1/bisections", tags=["bisections"])
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _CURSOR = re.compile(r"([0-9T:.+-]{20,40}) ([0-9a-f]{16})")
-_ACCEPTED_HEADERS = {
+ACCEPTED_HEADERS = {
     "headers": {
         "Location": {"description": "URL of the bisection.", "schema": {"type": "string", "format": "uri"}}
     }
@@ -35,6 +39,15 @@ _ACCEPTED_HEADERS = {
 
 NamePattern = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z0-9._-]+$")]
 SearchText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=128,
+        pattern=r"^[!-~]+$",
+        description="Sent again with the same body, it gives the bisection made at first.",
+    ),
+]
 UsesParts = Annotated[Parts, Depends(parts_of)]
 
 
@@ -64,7 +77,7 @@ Existing = Annotated[BisectionRow, Depends(existing_bisection)]
     summary="Start a bisection",
     response_model=BisectionView,
     responses={
-        202: {"description": "Stored; a worker resolves the refs next.", **_ACCEPTED_HEADERS},
+        202: {"description": "Stored; a worker resolves the refs next.", **ACCEPTED_HEADERS},
         **document(
             problems.MALFORMED_BODY,
             problems.UNAUTHENTICATED,
@@ -82,15 +95,7 @@ def create_bisection(
     parts: UsesParts,
     tasks: BackgroundTasks,
     response: Response,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=128,
-            pattern=r"^[!-~]+$",
-            description="Sent again with the same body, it gives the bisection made at first.",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> BisectionView:
     """Store a request. What only git knows is looked up by a worker afterwards.
 
@@ -98,6 +103,13 @@ def create_bisection(
     `why` names the repair. With `preview`, a plan is made and waits for its confirmation.
     """
     request, profile = normalise(wanted, parts.catalogue)
+    return accepted(store(request, profile, caller, parts, idempotency_key), parts, tasks, response)
+
+
+def store(
+    request: Mapping[str, Any], profile: Profile, caller: Caller, parts: Parts, idempotency_key: str | None
+) -> BisectionRow:
+    """The bisection of a normalised request, new or made with the same key before. Raises Problem."""
     try:
         row, _ = parts.bisections.create(
             request=request,
@@ -110,10 +122,11 @@ def create_bisection(
         raise Problem(
             problems.IDEMPOTENCY_CONFLICT, f"The key {idempotency_key!r} stands for another request."
         ) from None
-    return _accepted(row, parts, tasks, response)
+    return row
 
 
-def _accepted(row: BisectionRow, parts: Parts, tasks: BackgroundTasks, response: Response) -> BisectionView:
+def accepted(row: BisectionRow, parts: Parts, tasks: BackgroundTasks, response: Response) -> BisectionView:
+    """The answer to what changed a bisection; a worker is woken to carry it out."""
     # After the answer: a broker that is away must not make the caller wait.
     tasks.add_task(parts.queue.advance, row.id)
     shown = view_now(row, parts)
@@ -225,7 +238,7 @@ def get_bisection(
     summary="Start what was previewed",
     response_model=BisectionView,
     responses={
-        202: {"description": "Trials are run now.", **_ACCEPTED_HEADERS},
+        202: {"description": "Trials are run now.", **ACCEPTED_HEADERS},
         **document(
             problems.UNAUTHENTICATED,
             problems.FORBIDDEN,
@@ -237,8 +250,11 @@ def get_bisection(
 def confirm_bisection(
     _caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
 ) -> BisectionView:
-    """Only a bisection with the status `planned` waits for this."""
-    if not parts.bisections.confirm(row.id):
+    """Only a bisection with the status `planned` waits for this.
+
+    One that needs more GPU hours than its profile allows is `held` then, until somebody approves it.
+    """
+    if not parts.bisections.confirm(row.id, hold=_needs_approval(row)):
         standing = parts.bisections.get(row.id).status
         raise Problem(
             problems.WRONG_STATE,
@@ -247,7 +263,13 @@ def confirm_bisection(
             if standing is Status.RESOLVING
             else "Nothing is to be done; for another run, create a new bisection.",
         )
-    return _accepted(parts.bisections.get(row.id), parts, tasks, response)
+    return accepted(parts.bisections.get(row.id), parts, tasks, response)
+
+
+def _needs_approval(row: BisectionRow) -> bool:
+    limit = Profile.model_validate(row.profile).limits.gpu_hours_without_approval
+    budget = (row.request.get("budget") or {}).get("gpu_hours")
+    return expected_above(limit, row.plan or {}, budget) is not None
 
 
 @router.post(
@@ -257,7 +279,7 @@ def confirm_bisection(
     summary="Stop a bisection",
     response_model=BisectionView,
     responses={
-        202: {"description": "A worker stops the trials and reports what is known.", **_ACCEPTED_HEADERS},
+        202: {"description": "A worker stops the trials and reports what is known.", **ACCEPTED_HEADERS},
         **document(
             problems.UNAUTHENTICATED,
             problems.FORBIDDEN,
@@ -277,4 +299,4 @@ def cancel_bisection(
             f"Bisection {row.id} is {standing.value}: its search has ended.",
             repair="Nothing is to be done; read its report.",
         )
-    return _accepted(parts.bisections.get(row.id), parts, tasks, response)
+    return accepted(parts.bisections.get(row.id), parts, tasks, response)

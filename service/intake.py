@@ -83,20 +83,24 @@ def _scalar(value: object) -> Scalar:
     return value  # type: ignore[return-value]  # JSON knows no other type
 
 
-def _text(value: object) -> object:
+def plain_text(value: object) -> object:
+    """For validators: raises where a text holds what cannot be seen."""
     if isinstance(value, str) and not _is_plain(value):
         raise wrong("holds control characters", "remove them")
     return value
 
 
+Ref = Annotated[str, BeforeValidator(_ref)]
 RangeEnd = Annotated[str | dict[str, str], BeforeValidator(_range_end)]
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
+    """A body of a request: unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class CriterionRequest(_Shape):
+class CriterionRequest(Shape):
     """Which regression is looked for."""
 
     model_config = ConfigDict(title="Criterion")
@@ -108,12 +112,12 @@ class CriterionRequest(_Shape):
     threshold: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Bytes (peak_memory), or useful tokens a second (throughput)."
     )
-    signature: Annotated[str, Field(max_length=LONGEST_TEXT), BeforeValidator(_text)] = Field(
+    signature: Annotated[str, Field(max_length=LONGEST_TEXT), BeforeValidator(plain_text)] = Field(
         default="", description="Which failure (crash); empty: the one that the bad end shows."
     )
 
 
-class BudgetRequest(_Shape):
+class BudgetRequest(Shape):
     """What may be spent. The best answer so far is given when one of them is used up."""
 
     model_config = ConfigDict(title="Budget")
@@ -123,7 +127,7 @@ class BudgetRequest(_Shape):
     seconds: Annotated[float, Field(gt=0)] | None = None
 
 
-class BisectionRequest(_Shape):
+class BisectionRequest(Shape):
     """A regression, told by two commits: one that was good and a later one that is bad."""
 
     model_config = ConfigDict(
@@ -190,8 +194,8 @@ def normalise(request: BisectionRequest, catalogue: Catalogue) -> tuple[dict[str
     profile = _registered(request, catalogue)
     errors: list[FieldError] = []
     ends = {
-        "good": _end(request.good, "good", profile.repository, catalogue, errors),
-        "bad": _end(request.bad, "bad", profile.repository, catalogue, errors),
+        "good": whole_end(request.good, "good", profile.repository, catalogue, errors),
+        "bad": whole_end(request.bad, "bad", profile.repository, catalogue, errors),
     }
     if ends["good"] == ends["bad"] and not errors:
         errors.append(
@@ -201,7 +205,7 @@ def normalise(request: BisectionRequest, catalogue: Catalogue) -> tuple[dict[str
                 repair="name a good commit and a later bad one",
             )
         )
-    criterion = _criterion(request.criterion, profile, errors)
+    criterion = whole_criterion(request.criterion, profile, errors)
     if errors or criterion is None:
         raise invalid(errors)
     return {
@@ -232,13 +236,13 @@ def _registered(request: BisectionRequest, catalogue: Catalogue) -> Profile:
     try:
         profile = catalogue.profile(request.profile)
     except NotRegistered as error:
-        errors.append(_not_registered("profile", error))
+        errors.append(not_registered("profile", error))
     wanted = request.repository or (profile.repository if profile else None)
     try:
         if wanted:
             catalogue.repository(wanted)
     except NotRegistered as error:
-        errors.append(_not_registered("repository", error))
+        errors.append(not_registered("repository", error))
     if profile and not errors and profile.repository != wanted:
         errors.append(
             FieldError(
@@ -254,13 +258,13 @@ def _registered(request: BisectionRequest, catalogue: Catalogue) -> Profile:
     return profile
 
 
-def _not_registered(field: str, error: NotRegistered) -> FieldError:
+def not_registered(field: str, error: NotRegistered) -> FieldError:
     return FieldError(
         field=field, message=str(error), repair="use one of these, or ask the operator to add it"
     )
 
 
-def _end(
+def whole_end(
     end: str | Mapping[str, str],
     field: str,
     repository: str,
@@ -293,7 +297,7 @@ def _end(
     return None
 
 
-def _criterion(
+def whole_criterion(
     wanted: CriterionRequest | None, profile: Profile, errors: list[FieldError]
 ) -> Criterion | None:
     if wanted is None:

@@ -14,7 +14,7 @@ import structlog
 from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.commits import Commit, CommitRange, State
-from bisection.descent import whole_answer
+from bisection.descent import only_step, whole_answer
 from bisection.finding import Finding, FindingKind, LevelFinding
 from bisection.levels import Level, LevelKind, relevant_below
 from bisection.openings import (
@@ -66,19 +66,7 @@ def descend(
         spec = spec.with_level(level)
         if len(level.states) > 2 or not is_measured:
             return Descended(spec=spec)
-        finding = _only_step(level, finding)
-
-
-def _only_step(level: Level, above: Finding) -> Finding:
-    """The finding of a level with one step: what was found above is that step, and needs no trial."""
-    step = level.range.bad
-    return Finding(
-        kind=FindingKind.FOUND,
-        commits=(step.hash,),
-        parent=level.range.good.hash,
-        confidence=above.confidence,
-        why=f"{level.name(level.accused(step.hash))} is all that {level.title} holds.",
-    )
+        finding = only_step(level, finding)
 
 
 def _not_opened(spec: BisectionSpec, error: Exception) -> LevelFinding:

@@ -13,11 +13,12 @@ from typing import Any
 
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.measurements import Measurements, TakenOver
-from bisection.ancestry import Ancestor, Derivation, is_kept
+from bisection.ancestry import EVIDENCE, Ancestor, Derivation, is_kept
 from bisection.commits import State
 from bisection.criteria import Criterion
 from bisection.forecast import forecast
 from bisection.ledger import Purpose, Trial
+from bisection.replaying import replay_specification
 from bisection.reuse import ContentKeys
 from bisection.search import Search
 from bisection.specification import BisectionSpec, Budget
@@ -38,13 +39,9 @@ def replayed(
         return None
     known = context.bisections.get(ancestor.bisection).specification
     assert known is not None  # only what has a range can be replayed
+    criterion = Criterion.from_json(request["criterion"])
     spec = replace(
-        known,
-        criterion=Criterion.from_json(request["criterion"]),
-        budget=Budget(**request["budget"]),
-        confidence=request["confidence"],
-        opened=(),
-        excluded=(),
+        replay_specification(known, criterion, request["confidence"]), budget=Budget(**request["budget"])
     )
     return Resolved(spec=spec, plan=forecast(spec, past_seconds).to_json())
 
@@ -58,8 +55,12 @@ def inherit(
     """
     line = map(search.line.state, range(len(search.line)))
     states = {keys.key(state): state for state in line}
-    found = [(taken, states[key]) for taken, key in _heritage(context, row, search.spec) if key in states]
-    return _take(context, row, [(taken, state, taken.trial.purpose) for taken, state in found], asked)
+    found = [
+        (taken, states[key], taken.trial.purpose)
+        for taken, key in _heritage(context, row, search.spec)
+        if key in states and taken.trial.purpose in EVIDENCE
+    ]
+    return _take(context, row, found, asked)
 
 
 def inherit_revert(context: WorkerContext, row: BisectionRow, trial: Trial, asked: Sequence[Trial]) -> bool:

@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bisection.criteria import Criterion, Verdict, judge
+from bisection.criteria import Criterion, CriterionKind, Verdict, judge
+from bisection.ledger import Purpose
 from bisection.measurement import Measurement, Outcome
+
+#: Trials of the job as it was asked about; the others try a revert, or a changed configuration.
+EVIDENCE = (Purpose.END, Purpose.SEARCH, Purpose.CONFIRM)
 
 
 class Derivation(StrEnum):
@@ -59,12 +63,26 @@ class Ancestor:
 def is_kept(derivation: Derivation, criterion: Criterion, measured: Measurement) -> bool:
     """Whether a bisection begins with this measurement of its ancestor.
 
-    A lost trial tells nothing of its state. A retry also leaves behind what could not be judged: what kept a
-    state from being built or run may be mended by now. For another criterion or another range that would only
-    buy the same skip again.
+    A lost trial tells nothing of its state, and one that was refused memory below a limit that is asked about
+    now does not tell what it would have needed. A retry also leaves behind what could not be judged: what kept
+    a state from being built or run may be mended by now. For another criterion or another range that would
+    only buy the same skip again.
     """
     if derivation is Derivation.ANEW or measured.outcome is Outcome.LOST:
+        return False
+    if _was_refused_below(criterion, measured):
         return False
     if derivation is Derivation.RETRY:
         return judge(criterion, measured).verdict in (Verdict.GOOD, Verdict.BAD)
     return True
+
+
+def _was_refused_below(criterion: Criterion, measured: Measurement) -> bool:
+    limit = criterion.capacity_bytes if criterion.kind is CriterionKind.OUT_OF_MEMORY else criterion.threshold
+    if measured.outcome is not Outcome.OUT_OF_MEMORY or measured.capacity_bytes is None or limit is None:
+        return False
+    if criterion.kind not in (CriterionKind.OUT_OF_MEMORY, CriterionKind.PEAK_MEMORY):
+        return False
+    refused = measured.oom
+    wanted = refused.allocated_bytes + refused.requested_bytes if refused else 0
+    return measured.capacity_bytes < limit and wanted <= limit

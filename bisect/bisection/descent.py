@@ -32,6 +32,18 @@ def whole_answer(spec: BisectionSpec, last: Finding, note: LevelFinding | None =
     return replace(answer, descent=(*below, *([note] if note else [])))
 
 
+def only_step(level: Level, above: Finding) -> Finding:
+    """The finding of a level with one step: what was found above is that step, and needs no trial."""
+    step = level.range.bad
+    return Finding(
+        kind=FindingKind.FOUND,
+        commits=(step.hash,),
+        parent=level.range.good.hash,
+        confidence=above.confidence,
+        why=f"{level.name(level.accused(step.hash))} is all that {level.title} holds.",
+    )
+
+
 def level_finding(levels: tuple[Level, ...], finding: Finding) -> LevelFinding:
     """What the last of the levels found, with the words for it."""
     level = levels[-1]

@@ -42,6 +42,7 @@ from bisection.report_parts import (
     PinKind,
     Posterior,
     RemedyRow,
+    Retraction,
     Run,
     Simulation,
     Subject,
@@ -136,6 +137,7 @@ class CulpritReport:
     simulation: Simulation | None = None
     links: tuple[Link, ...] = ()
     notes: tuple[str, ...] = ()
+    retraction: Retraction | None = None  #: added afterwards, where the result was taken back
 
     @property
     def summary(self) -> str:

@@ -54,6 +54,15 @@ class Asked:
     bad: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Retraction:
+    """Somebody took the result back."""
+
+    by: str
+    at: str  #: UTC, ISO 8601
+    reason: str
+
+
 class PinKind(StrEnum):
     """What a pin holds in place."""
 

@@ -87,6 +87,7 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             stamp=wording.stamp(report),
             stand_ins=wording.stand_ins(report),
             why=wording.why(report),
+            retraction=wording.retraction(report),
             no_replay=wording.no_replay(report),
             facts=wording.facts(report),
             pictures=pictures,

@@ -38,6 +38,8 @@ def _render(report: CulpritReport, documentation: str, most: int, *, with_log: b
     blocks: list[str] = [
         "## " + "".join(code_span(r.text) if r.foreign else prose(r.text) for r in report.headline)
     ]
+    if report.retraction is not None:
+        blocks.append(f"> **{prose(wording.retraction(report))}**")
     blocks += _stamp(report)
     if report.subject is None:  # there is no evidence that could tell what was asked
         blocks.append(_bullets(f"{name}: {code_span(value)}" for name, value, _ in wording.facts(report)))

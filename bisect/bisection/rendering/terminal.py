@@ -28,6 +28,9 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
         "".join(f"`{visible(r.text)}`" if r.foreign else r.text for r in report.headline), columns
     )
     yield ""
+    if report.retraction:
+        yield from _wrap(visible(wording.retraction(report), limit=1000), columns)
+        yield ""
     if report.simulation:
         yield f"*** {stamp} ***"
         yield from _wrap(" ".join(report.simulation.notes), columns)

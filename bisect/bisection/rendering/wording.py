@@ -89,6 +89,15 @@ def descent(report: CulpritReport) -> list[tuple[str, tuple[str, ...], str]]:
     return [level_lines(level) for level in report.finding.descent]
 
 
+def retraction(report: CulpritReport) -> str:
+    """That the result was taken back, by whom and why; "" while it stands. The reason is a stranger's text."""
+    told = report.retraction
+    if told is None:
+        return ""
+    day = told.at[:16].replace("T", " ")
+    return f"This result was retracted by {told.by} on {day} UTC, do not act on it: {told.reason}"
+
+
 def stamp(report: CulpritReport) -> str:
     """What stands next to every figure that no GPU made; "" where one did."""
     if report.simulation is None:

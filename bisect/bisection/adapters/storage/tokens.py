@@ -21,7 +21,8 @@ class Scope(StrEnum):
     """What a token allows."""
 
     READ = "read"  #: see everything
-    WRITE = "write"  #: start, confirm and cancel bisections
+    WRITE = "write"  #: start, confirm and cancel bisections, and take results back
+    APPROVE = "approve"  #: allow or refuse GPU hours above a profile's limit
     ADMIN = "admin"  #: make and revoke tokens; includes the others
 
 
