@@ -50,6 +50,7 @@ def worker_context(settings: Settings, queue: str, name: str) -> WorkerContext:
         hints=open_queue(settings),
         catalogue=open_catalogue(settings),
         root=settings.home,
+        public_url=settings.public_url,
     )
 
 
@@ -59,7 +60,9 @@ def make_api(settings: Settings) -> FastAPI:
         database=open_database(settings),
         queue=open_queue(settings),
         catalogue=open_catalogue(settings),
-        settings=ServiceSettings(public_url=f"http://127.0.0.1:{settings.port}", version=version("firstbad")),
+        settings=ServiceSettings(
+            public_url=settings.public_url or f"http://127.0.0.1:{settings.port}", version=version("firstbad")
+        ),
     )
 
 

@@ -26,6 +26,7 @@ class Settings:
     FIRSTBAD_PORT          port of the API on loopback (default 8321)
     FIRSTBAD_DATABASE_URL  another database than the SQLite file in the home
     FIRSTBAD_BROKER_URL    another broker than the bundled one
+    FIRSTBAD_PUBLIC_URL    how people reach the API, where that is not this machine's loopback address
     FIRSTBAD_CATALOGUE     another folder of profiles/ and repositories/ than the home's
     """
 
@@ -35,6 +36,7 @@ class Settings:
     database_url: URL
     broker_url: str
     catalogue: Path
+    public_url: str = ""  #: without a slash at its end; "": nobody else reaches it
 
     @property
     def bundles_broker(self) -> bool:
@@ -80,4 +82,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         else URL.create("sqlite", database=str(home / "firstbad.sqlite")),
         broker_url=environment.get("FIRSTBAD_BROKER_URL") or bundled_broker_url(home),
         catalogue=Path(environment.get("FIRSTBAD_CATALOGUE") or home / "catalogue"),
+        public_url=_public_url(environment.get("FIRSTBAD_PUBLIC_URL", "")),
     )
+
+
+def _public_url(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[^\s?#]+", text):
+        raise ValueError(f"FIRSTBAD_PUBLIC_URL is {text!r}; give an address that starts with https://")
+    return text.rstrip("/")

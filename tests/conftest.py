@@ -9,8 +9,18 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests last: a fault that a quick test shows is then shown first."""
-    items.sort(key=lambda item: ("e2e" in item.nodeid, "probe" in item.nodeid))
+    """Slow tests last: a fault that a quick test shows is then shown first.
+
+    Side by side they come first, so that no process is left alone with them at the end.
+    """
+    side_by_side = "PYTEST_XDIST_WORKER" in os.environ
+    items.sort(key=lambda item: ("e2e" in item.nodeid, "slurm" in item.nodeid, "probe" in item.nodeid))
+    if side_by_side:
+        items.sort(
+            key=lambda item: (
+                not any(word in item.nodeid for word in ("e2e/test_demo", "test_slurm", "test_interr"))
+            )
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -27,5 +37,5 @@ def pytest_runtest_makereport(
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own FIRSTBAD_* settings must not reach a test."""
-    for name in ("HOME", "PORT", "DATABASE_URL", "BROKER_URL", "CATALOGUE", "URL", "TOKEN"):
+    for name in ("HOME", "PORT", "DATABASE_URL", "BROKER_URL", "CATALOGUE", "URL", "TOKEN", "PUBLIC_URL"):
         monkeypatch.delenv(f"FIRSTBAD_{name}", raising=False)

@@ -1,4 +1,4 @@
-"""A worker process: Celery with our two tasks, one trial at a time, and steady beats.
+"""A worker process: Celery with our tasks, one trial at a time, and steady beats.
 
 The solo pool runs a task in the worker's own process: a trial is a subprocess tree
 of its own anyway, and there is no fork that could copy a database connection.
@@ -13,12 +13,14 @@ import structlog
 from celery import Celery
 from celery.signals import worker_ready, worker_shutting_down
 
-from bisection.adapters.queue import ADVANCE, WORK
+from bisection.adapters.queue import ADVANCE, ANNOUNCE, SETTLE, WORK
 from workers.advancing import advance
+from workers.announcing import announce
 from workers.context import WorkerContext
 from workers.pool import work
 from workers.pulse import Pulse
 from workers.reconciling import SECONDS, reconcile
+from workers.settling import settle
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +37,15 @@ def run_worker(application: Celery, context: WorkerContext) -> None:
     def work_once(_queue: str) -> None:
         work(context, leaving)
 
+    def settle_line(repository: str) -> None:
+        settle(context, repository)
+
+    def announce_one(announcement_id: str) -> None:
+        announce(context, announcement_id)
+
     application.task(advance_one, name=ADVANCE)
+    application.task(settle_line, name=SETTLE)
+    application.task(announce_one, name=ANNOUNCE)
     application.task(work_once, name=WORK)
     beats = [Pulse("presence", PRESENCE_SECONDS, lambda: context.roster.seen(context.name, context.queue))]
     if context.serves_control:

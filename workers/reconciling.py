@@ -9,7 +9,9 @@ from __future__ import annotations
 import structlog
 
 from bisection.adapters.storage.claims import Claim
+from bisection.adapters.storage.deliveries import Deliveries
 from bisection.measurement import Measurement, Outcome
+from workers.announcing import announce_due
 from workers.context import WorkerContext
 
 log = structlog.get_logger(__name__)
@@ -34,6 +36,9 @@ def reconcile(context: WorkerContext) -> None:
     context.trials.mark_published(sent)
     for bisection_id in context.bisections.unfinished():
         context.hints.advance(bisection_id)
+    for repository in Deliveries(context.database).waiting():
+        context.hints.settle(repository)
+    announce_due(context)
 
 
 def _record_lost(context: WorkerContext, claim: Claim) -> None:

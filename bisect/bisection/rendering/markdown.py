@@ -19,15 +19,17 @@ from bisection.way_back import Recipe
 LONGEST_COMMENT = 65_000
 
 
-def render_markdown(report: CulpritReport, *, documentation: str = "") -> str:
-    """The whole report. Trials are left out from the end until it fits into a comment, then the git log.
+def render_markdown(
+    report: CulpritReport, *, documentation: str = "", longest: int = LONGEST_COMMENT
+) -> str:
+    """The whole report. Trials are left out from the end until it fits ``longest``, then the git log.
 
     ``documentation`` is the URL of docs/; without it pages are only named.
     """
     most = len(report.trials)
     while True:
         text = _render(report, documentation.rstrip("/"), most)
-        if len(text) <= LONGEST_COMMENT:
+        if len(text) <= longest:
             return text
         if most == 0:
             return _render(report, documentation.rstrip("/"), most, with_log=False)

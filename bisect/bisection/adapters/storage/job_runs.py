@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from bisection.adapters.run_reports import JobConclusion
 from bisection.adapters.storage.database import Database, now
 from bisection.adapters.storage.nightly_schema import job_runs
+from bisection.adapters.storage.schema import bisections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,25 @@ class JobRuns:
         query = select(job_runs).where(job_runs.c.bisection_id == bisection_id).order_by(job_runs.c.run)
         with self._database.read() as connection:
             return [_read(row) for row in connection.execute(query)]
+
+    def bisections_at(self, job: Job, head_sha: str) -> list[str]:
+        """Ids of the bisections whose range ends at a commit at which the job failed."""
+        query = (
+            select(job_runs.c.bisection_id)
+            .where(_of(job), job_runs.c.head_sha == head_sha, job_runs.c.bisection_id.is_not(None))
+            .distinct()
+        )
+        with self._database.read() as connection:
+            return [str(row.bisection_id) for row in connection.execute(query)]
+
+    def requests_since(self, sources: Sequence[str], day: str) -> list[Mapping[str, Any]]:
+        """Requests of the bisections that runs of these sources started on a day (2026-11-30) or later."""
+        started = select(job_runs.c.bisection_id).where(job_runs.c.source.in_(sources))
+        query = select(bisections.c.request).where(
+            bisections.c.created_at >= day, bisections.c.id.in_(started)
+        )
+        with self._database.read() as connection:
+            return [row.request for row in connection.execute(query)]
 
     def attach(self, job: Job, run: int, bisection_id: str) -> None:
         with self._database.write() as connection:
