@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Where the tests keep the training environment and their state between runs.
 TEST_HOME := $(CURDIR)/build/test-home
+# Three processes: many tests wait for services and trials, and leave a core idle.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-long check unit lock clean
 
@@ -34,7 +36,7 @@ unit: setup
 	$(BIN)/pytest tests/unit
 
 test: check
-	bash scripts/with_megatron.sh $(BIN) "$(TEST_HOME)" $(BIN)/pytest -m 'not long'
+	bash scripts/with_megatron.sh $(BIN) "$(TEST_HOME)" $(BIN)/pytest -m 'not long' $(SIDE_BY_SIDE)
 
 test-long: check
 	bash scripts/with_megatron.sh $(BIN) "$(TEST_HOME)" $(BIN)/pytest -m long
