@@ -11,6 +11,7 @@ from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
 from bisection.adapters.storage.claims import Claims
 from bisection.adapters.storage.database import Database
+from bisection.adapters.storage.installation_keys import InstallationKeys
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.trials import Trials
 
@@ -25,6 +26,7 @@ class WorkerContext:
     hints: Queue
     catalogue: Catalogue
     root: Path  #: where mirrors, workspaces, environments and running trials are kept
+    public_url: str = ""  #: how people reach the service, "" if only this machine does
 
     @property
     def bisections(self) -> Bisections:
@@ -41,6 +43,10 @@ class WorkerContext:
     @property
     def artifacts(self) -> Artifacts:
         return Artifacts(self.database)
+
+    @property
+    def keys(self) -> InstallationKeys:
+        return InstallationKeys(self.database)
 
     @property
     def roster(self) -> Roster:

@@ -30,7 +30,16 @@ from bisection.commits import State
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
 from bisection.measurement import Measurement, Outcome, OutOfMemory, Peak, Retained, Step
 from memory_models.breakdown import MemoryBreakdown, TimeBreakdown
-from workers.rank_files import PeakCell, RankFile, RankFileError, RankPeak, RankStep, read_rank_files
+from workers.rank_files import (
+    PeakCell,
+    RankError,
+    RankFile,
+    RankFileError,
+    RankPeak,
+    RankStep,
+    read_rank_files,
+)
+from workers.redaction import Redaction
 from workers.signatures import Failure, FailureKind, failure_in_log, failure_kind, failure_signature
 from workers.supervisor import Result
 
@@ -50,6 +59,7 @@ class Remains:
     processes: int
     own_folders: Sequence[Path]  #: where the state's own files are, for signatures
     time_limit_seconds: float
+    redaction: Redaction  #: what may be told of it; kinds of failures are told from the whole of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +105,7 @@ def _decide(remains: Remains, ranks: Mapping[int, RankFile]) -> _Decision:
     if refused:
         return _Decision(
             outcome=Outcome.OUT_OF_MEMORY,
-            reason=f"the device's allocator refused on rank {refused[0].rank}{_message(refused[0])}",
+            reason=f"the device's allocator refused on rank {refused[0].rank}{_message(remains, refused[0])}",
             signature=OUT_OF_MEMORY_SIGNATURE,
         )
     if result.timed_out:
@@ -142,12 +152,14 @@ def _decide_failure(remains: Remains, failures: Sequence[Failure], code: int) ->
         failure = by_kind[FailureKind.DEVICE_MEMORY]
         return _Decision(
             outcome=Outcome.OUT_OF_MEMORY,
-            reason=f"the device's memory was refused outside of torch's allocator: {_short(failure)}",
+            reason="the device's memory was refused outside of torch's allocator: "
+            f"{_short(remains, failure)}",
             signature=OUT_OF_MEMORY_SIGNATURE,
         )
     if FailureKind.HOST_MEMORY in by_kind or (code in _KILLED and not by_kind):
         failed = by_kind.get(FailureKind.HOST_MEMORY)
-        how = _short(failed) if failed else "a process was killed (SIGKILL), as the kernel does for memory"
+        killed = "a process was killed (SIGKILL), as the kernel does for memory"
+        how = _short(remains, failed) if failed else killed
         return _Decision(
             outcome=Outcome.CRASHED,
             reason=f"the host's memory ended, not the device's: {how}",
@@ -157,18 +169,19 @@ def _decide_failure(remains: Remains, failures: Sequence[Failure], code: int) ->
         failure = by_kind[FailureKind.CODE]
         return _Decision(
             outcome=Outcome.CRASHED,
-            reason=_short(failure),
-            signature=failure_signature(failure, remains.own_folders),
+            reason=_short(remains, failure),
+            signature=failure_signature(remains.redaction.failure(failure), remains.own_folders),
         )
     if FailureKind.FLAKY in by_kind:
         return _Decision(
             outcome=Outcome.LOST,
-            reason=f"a failure that comes and goes: {_short(by_kind[FailureKind.FLAKY])}",
+            reason=f"a failure that comes and goes: {_short(remains, by_kind[FailureKind.FLAKY])}",
         )
     name = f"signal {signal.Signals(-code).name}" if code < 0 else _exit_name(code)
+    last = remains.redaction.last_words(_last_line(remains.log))
     return _Decision(
         outcome=Outcome.CRASHED,
-        reason=f"it ended with {name}; the last it said: {_last_line(remains.log)}",
+        reason=f"it ended with {name}; the last it said: {last}",
         signature=name,
     )
 
@@ -181,9 +194,7 @@ def _last_line(log: str) -> str:
 def _failures(remains: Remains, ranks: Mapping[int, RankFile]) -> list[Failure]:
     """What the ranks say, and the log for those that could not speak."""
     found = [
-        Failure(
-            type=rank.error.type, message=rank.error.message, frames=rank.error.frames, text=rank.error.text
-        )
+        _failure(rank.error)
         if rank.error
         else Failure(type="failure", message="the rank failed without an error")
         for rank in ranks.values()
@@ -202,19 +213,26 @@ def _failures(remains: Remains, ranks: Mapping[int, RankFile]) -> list[Failure]:
     return found
 
 
+def _failure(error: RankError) -> Failure:
+    return Failure(type=error.type, message=error.message, frames=error.frames, text=error.text)
+
+
 def _exit_name(code: int) -> str:
     if code > 128 and code - 128 in set(signal.Signals):
         return f"signal {signal.Signals(code - 128).name}"
     return f"exit code {code}"
 
 
-def _message(rank: RankFile) -> str:
-    first = rank.error.message.strip().split("\n", 1)[0][:300] if rank.error else ""
+def _message(remains: Remains, rank: RankFile) -> str:
+    if rank.error is None:
+        return ""
+    failure = _failure(rank.error)
+    first = remains.redaction.failure(failure).message.strip().split("\n", 1)[0][:300]
     return f": {first}" if first else ""
 
 
-def _short(failure: Failure) -> str:
-    first = failure.message.strip().split("\n", 1)[0][:300]
+def _short(remains: Remains, failure: Failure) -> str:
+    first = remains.redaction.failure(failure).message.strip().split("\n", 1)[0][:300]
     return f"{failure.type}: {first}" if first else failure.type
 
 

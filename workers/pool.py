@@ -73,6 +73,7 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
         overrides=row.request.get("overrides") or {},
         capacity_bytes=criterion.capacity_bytes if enforced else None,
         worker=context.name,
+        pseudonym_key=context.keys.pseudonyms(),
         cancelled=lambda: lease.lost or leaving.is_set(),
         progress=lease.say,
     )

@@ -61,6 +61,8 @@ _FLAKY = re.compile(
 )
 #: Applied in this order: what a longer pattern took, a shorter one no longer sees.
 _NORMALISATIONS = (
+    # A path that `redacted_paths` told: which one it was does not tell failures apart.
+    (re.compile(r"(?:(?:\{\w+\}|\$\w+)/)?\bfile-[a-z]{12}(?:\.\w{1,8})?\b"), "<path>"),
     (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
     # With a letter and a digit: else it is a number or a word.
     (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{7,64}\b"), "<hash>"),

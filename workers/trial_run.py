@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +28,24 @@ from bisection.ledger import Trial
 from bisection.measurement import Measurement, Outcome
 from workers import slurm_job
 from workers.building import BuildHostError
+from workers.credentials import without_credentials
 from workers.environments import Environments, PreparedEnvironment
 from workers.eras import NoAdapter, OverrideRefused, choose_adapter
 from workers.gathering import Remains, gather
 from workers.launchers import Ground, launch_here, launch_in_slurm
 from workers.launching import Launch, plan_launch
-from workers.rank_files import RankFileError, parse_strictly, read_plain_file
+from workers.rank_files import RankFileError, read_plain_file
 from workers.requirement_lock import Unbuildable
+from workers.step_needs import kept_to_its_steps
 from workers.supervision import Cancelled, SupervisorLost, read_bounded
 from workers.supervisor import kill_marked
+from workers.trial_evidence import ARTIFACT_LIMIT_BYTES, redaction_of, trial_evidence
 from workers.uv_lock import plain_lock
+from workers.withheld_logs import WithheldLogs
 from workers.workspaces import Workspace, WorkspaceRefused, Workspaces
 
 log = structlog.get_logger(__name__)
 
-#: An artifact goes into the database; a config is 100 kB, a rank's file a few hundred.
-ARTIFACT_LIMIT_BYTES = 2**20
 _PROGRESS_LIMIT_BYTES = 500
 _TRAINING_STARTS = "training starts"
 _LOG_LIMIT_BYTES = ARTIFACT_LIMIT_BYTES - 1024
@@ -93,12 +94,14 @@ def run_trial(
     overrides: Mapping[str, Any],
     capacity_bytes: int | None,
     worker: str,
+    pseudonym_key: bytes,
     cancelled: Callable[[], bool],
     progress: Callable[[str], None],
 ) -> TrialResult:
     """Runs the trial to its end. ``root`` holds this host's mirrors, workspaces, environments and trials.
 
-    ``capacity_bytes`` is the limit to enforce in the job; None: measure without one.
+    ``capacity_bytes`` is the limit to enforce in the job; None: measure without one. ``pseudonym_key`` is
+    the installation's, for names that must not leave.
     ``cancelled`` is asked a few times a second; once true, all of it stops.
     """
     started = time.monotonic()
@@ -112,18 +115,26 @@ def run_trial(
     )
     try:
         with _place(root / "trials", trial) as place:
-            run = _Run(place, known, profile, cancelled, progress)
-            result = run.to_the_end(trial, repository, catalogue, root, overrides)
+            run = _Run(place, known, profile, root, pseudonym_key, cancelled, progress)
+            result = run.to_the_end(trial, repository, catalogue, overrides)
     except Cancelled as error:
         result = _failed(known, Outcome.LOST, str(error))
     except Exception as error:
         log.exception("the trial failed on this worker's side", trial=trial.key)
         result = _failed(known, Outcome.LOST, f"this worker failed: {type(error).__name__}: {error}")
+    measured = result.measurement
     return TrialResult(
-        measurement=result.measurement.evolve(
-            seconds=time.monotonic() - started, artifacts=tuple(sorted(result.artifacts))
+        measurement=measured.evolve(
+            seconds=time.monotonic() - started,
+            artifacts=tuple(sorted(result.artifacts)),
+            reason=without_credentials(measured.reason),
+            signature=without_credentials(measured.signature),
+            notes=tuple(without_credentials(note) for note in measured.notes),
         ),
-        artifacts=result.artifacts,
+        artifacts={
+            name: without_credentials(content.decode(errors="replace")).encode()
+            for name, content in result.artifacts.items()
+        },
     )
 
 
@@ -135,12 +146,16 @@ class _Run:
         place: _Place,
         known: Measurement,
         profile: Profile,
+        root: Path,
+        pseudonym_key: bytes,
         cancelled: Callable[[], bool],
         progress: Callable[[str], None],
     ) -> None:
         self._place = place
         self._known = known
         self._profile = profile
+        self._root = root
+        self._pseudonym_key = pseudonym_key
         self._cancelled = cancelled
         self._progress = progress
 
@@ -149,14 +164,13 @@ class _Run:
         trial: Trial,
         repository: RepositoryEntry,
         catalogue: Catalogue,
-        root: Path,
         overrides: Mapping[str, Any],
     ) -> TrialResult:
-        workspaces = Workspaces(root, catalogue)
+        workspaces = Workspaces(self._root, catalogue)
         workspace: Workspace | None = None
         try:
             workspace = workspaces.check_out(repository, trial.state, self._place.workspace, self._progress)
-            return self._in_workspace(trial, workspace, root, overrides)
+            return self._in_workspace(trial, workspace, overrides)
         except (Unreachable, DamagedMirror, GitError) as error:
             return _failed(self._known, Outcome.LOST, str(error))
         except (WorkspaceRefused, MirrorError) as error:
@@ -165,12 +179,10 @@ class _Run:
             if workspace is not None:  # whatever ran in it was ended by its supervisor
                 workspaces.give_back(workspace)
 
-    def _in_workspace(
-        self, trial: Trial, workspace: Workspace, root: Path, overrides: Mapping[str, Any]
-    ) -> TrialResult:
+    def _in_workspace(self, trial: Trial, workspace: Workspace, overrides: Mapping[str, Any]) -> TrialResult:
         try:
             choose_adapter(self._profile, workspace.folder)  # before an environment is built for nothing
-            environment = self._environment(trial, workspace, root)
+            environment = self._environment(trial, workspace)
             launch = plan_launch(
                 self._profile,
                 workspace.folder,
@@ -188,10 +200,10 @@ class _Run:
             return _failed(self._known, Outcome.LOST, f"this host could not build the environment: {error}")
         return self._train(trial, launch, environment)
 
-    def _environment(self, trial: Trial, workspace: Workspace, root: Path) -> PreparedEnvironment:
+    def _environment(self, trial: Trial, workspace: Workspace) -> PreparedEnvironment:
         wanted = self._profile.environment
         lock = plain_lock(wanted.lock, lambda path: self._text(workspace, path)) if wanted.lock else None
-        return Environments(root).prepare(
+        return Environments(self._root).prepare(
             wanted, lock, dict(trial.state.packages), progress=self._progress, cancelled=self._cancelled
         )
 
@@ -221,20 +233,40 @@ class _Run:
         except SupervisorLost as error:
             return _failed(self._known, Outcome.LOST, str(error))
         output = read_bounded(self._place.output, ARTIFACT_LIMIT_BYTES)
+        own_folders = tuple(
+            self._place.workspace / folder
+            for folder in choose_adapter(self._profile, launch.folder).python_path
+        )
+        redaction = redaction_of(
+            self._profile,
+            launch,
+            trial_folder=self._place.folder,
+            root=self._root,
+            own_folders=own_folders,
+            key=self._pseudonym_key,
+        )
         remains = Remains(
             result=result,
             probe_folder=self._place.probe,
             log=output,
             processes=launch.processes,
-            own_folders=tuple(
-                self._place.workspace / folder
-                for folder in choose_adapter(self._profile, launch.folder).python_path
-            ),
+            own_folders=own_folders,
             time_limit_seconds=limit,
+            redaction=redaction,
         )
         measured = gather(remains, trial.state)
-        artifacts = self._evidence(launch, output, measured)
+        artifacts = trial_evidence(
+            launch,
+            name=self._place.folder.name,
+            log=output,
+            probe_folder=self._place.probe,
+            worst_rank=measured.peak.rank if measured.peak else 0,
+            redaction=redaction,
+            withheld=WithheldLogs(self._root),
+            scrub=self._place.scrub,
+        )
         config = artifacts.get("config.json")
+        measured = kept_to_its_steps(measured, config, self._profile)
         return TrialResult(
             measurement=measured.evolve(
                 worker=self._known.worker,
@@ -244,7 +276,10 @@ class _Run:
                 environment_key=environment.key,
                 config_digest=hashlib.sha256(config).hexdigest() if config else "",
                 reason=self._place.scrub(measured.reason),
-                imports={name: self._place.scrub(file) for name, file in measured.imports.items()},
+                notes=tuple(redaction.text(note) for note in measured.notes),
+                imports={
+                    name: self._place.scrub(redaction.text(file)) for name, file in measured.imports.items()
+                },
             ),
             artifacts=artifacts,
         )
@@ -259,30 +294,6 @@ class _Run:
         if told:
             return f"training: {told}"
         return line if self._profile.slurm else _TRAINING_STARTS
-
-    def _evidence(self, launch: Launch, output: str, measured: Measurement) -> dict[str, bytes]:
-        """The files that the report needs, bounded and free of this trial's folders."""
-        environment = {name: value for name, value in launch.environment.items() if name != "PYTHONPATH"}
-        reproduction = {
-            "command": list(launch.command),
-            "environment": environment,
-            "python_path": launch.environment["PYTHONPATH"].split(os.pathsep),
-            "folder": str(launch.folder),
-            "adapter": launch.adapter,
-            "overrides": [asdict(change) for change in launch.overrides],
-        }
-        artifacts = {
-            "log.txt": self._place.scrub(output).encode()[-ARTIFACT_LIMIT_BYTES:],
-            "launch.json": self._place.scrub(json.dumps(reproduction, indent=1)).encode(),
-        }
-        worst = measured.peak.rank if measured.peak else 0
-        for name in ("config.json", *(f"rank-{rank}.json" for rank in sorted({0, worst}))):
-            with suppress(RankFileError, ValueError):
-                content = read_plain_file(self._place.probe / name, ARTIFACT_LIMIT_BYTES)
-                if content is not None:
-                    row = json.dumps(parse_strictly(content), sort_keys=True, indent=1)
-                    artifacts[name] = self._place.scrub(row).encode()
-        return {name: content for name, content in artifacts.items() if len(content) <= ARTIFACT_LIMIT_BYTES}
 
 
 def _failed(

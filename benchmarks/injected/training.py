@@ -27,6 +27,7 @@ from firstbad.demo.scenarios import templates
 from workers.environments import Environments, PreparedEnvironment
 from workers.gathering import Remains, gather
 from workers.launching import PROBE_FOLDER, plan_launch
+from workers.redaction import Redaction
 from workers.supervision import read_bounded, run_supervised
 
 _LOG_BYTES = 2**20
@@ -116,6 +117,7 @@ class Trainer:
             processes=processes,
             own_folders=(workspace,),
             time_limit_seconds=TRIAL_SECONDS,
+            redaction=Redaction(paths=None),
         )
         measurement = gather(remains, State(commit="0" * 40))
         config_file = folder / "probe" / "config.json"

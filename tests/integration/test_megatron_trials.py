@@ -48,6 +48,7 @@ class Host:
             overrides=overrides,
             capacity_bytes=capacity_bytes,
             worker="test",
+            pseudonym_key=b"of a test",
             cancelled=lambda: False,
             progress=self.said.append,
         ).measurement

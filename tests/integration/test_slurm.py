@@ -78,6 +78,7 @@ class Host:
             overrides={},
             capacity_bytes=None,
             worker="test",
+            pseudonym_key=b"of a test",
             cancelled=cancelled,
             progress=self.said.append,
         )

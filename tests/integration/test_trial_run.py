@@ -124,6 +124,7 @@ class Host:
             overrides=overrides or {},
             capacity_bytes=capacity_bytes,
             worker="w1",
+            pseudonym_key=b"of a test",
             cancelled=cancelled,
             progress=progress,
         )
@@ -151,7 +152,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 def test_a_state_is_measured_with_its_evidence(host: Host) -> None:
     commit = host.commit(train__py=job())
     lines: list[str] = []
-    result = host.run(State(commit=commit), progress=lines.append)
+    result = host.run(State(commit=commit), progress=lines.append, privacy={"samples": "leave"})
     measured = result.measurement
     assert (measured.outcome, measured.reason) == (Outcome.COMPLETED, "all steps were taken")
     assert measured.peak is not None

@@ -56,6 +56,14 @@ class Data(Shape):
     digest: Text | None = None  #: of the data set; a part of the profile's digest
 
 
+class Privacy(Shape):
+    """What a trial may tell of the data that it trained on."""
+
+    #: ``stay``: no sample leaves the worker, neither its text nor its picture nor its path.
+    #: ``leave``: logs, messages and configurations are kept as they are, but for credentials.
+    samples: Literal["stay", "leave"] = "stay"
+
+
 class Limits(Shape):
     """What one trial, and one bisection, may take."""
 
@@ -88,6 +96,7 @@ class Profile(Shape):
     slurm: SlurmJob | None = None  #: none: trials run on the worker's own host
     container: Container | None = None  #: how an environment of kind image is run
     data: Data = Data()
+    privacy: Privacy = Privacy()
     steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
     device: Literal["cpu", "cuda"] = "cpu"
     gpus: Annotated[int, Field(ge=0, lt=2**31)] = 0  #: of one trial, on all hosts
@@ -169,6 +178,8 @@ class Profile(Shape):
             "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
             *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
             *(["renamed"] if self.renamed else []), *(["container"] if self.container else []),
+            # What one profile may tell must not come to another by a measurement taken over.
+            *(["privacy"] if self.privacy != Privacy() else []),
         }  # fmt: skip
         row = self.model_dump(mode="json", include=decides)
         row["trial_seconds"] = self.limits.trial_seconds

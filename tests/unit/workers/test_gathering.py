@@ -13,6 +13,7 @@ from bisection.commits import State
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
 from bisection.measurement import Measurement, Outcome
 from workers.gathering import HOST_MEMORY_SIGNATURE, Remains, gather
+from workers.redaction import Redaction
 from workers.supervisor import Result
 
 STATE = State(commit="a" * 40)
@@ -65,6 +66,7 @@ def left(
         processes=processes or max(len(rows), 1),
         own_folders=(tmp_path,),
         time_limit_seconds=60,
+        redaction=Redaction(paths=None),
     )
     return gather(remains, STATE)
 
