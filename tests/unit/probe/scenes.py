@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from firstbad_probe.batch import Batches, count_padding, is_noise, padding_id_of
 from firstbad_probe.components import LOSS, Scope
 from firstbad_probe.configuration import to_plain
+from firstbad_probe.hooks import Hooks
 from firstbad_probe.observer import Observer
 from firstbad_probe.record import invalid_reasons
 from firstbad_probe.scopes import FORWARD, STEP
@@ -133,7 +134,7 @@ def observer(capacity_bytes: int | None = None, *, lists: bool = False) -> Obser
 @contextmanager
 def observed(capacity_bytes: int | None = None, *, lists: bool = False) -> Any:
     watch = observer(capacity_bytes, lists=lists)
-    watch.watch_torch()
+    Hooks(watch).watch_torch()
     watch.storages.start()
     try:
         yield watch
@@ -403,8 +404,8 @@ def between_synchronisation_and_update() -> dict[str, float]:
         get_megatron_optimizer=lambda: SimpleNamespace(step=lambda: time.sleep(0.01))
     )
     with observed() as watch:
-        watch._hook_gradient_sync(schedules)
-        watch._hook_optimizer(optimizers)
+        Hooks(watch)._hook_gradient_sync(schedules)
+        Hooks(watch)._hook_optimizer(optimizers)
         optimizer = optimizers.get_megatron_optimizer()
         watch.start_step()
         schedules.finalize_model_grads()
@@ -431,10 +432,10 @@ def batches() -> dict[str, Any]:
         counted=True,
     )
     answer: dict[str, Any] = {
-        **vars(seen.take_counts()),
+        **seen.take_counts()(),
         "images": seen.images,
         "real": seen.real,
-        "padding": count_padding(tokens, frozenset({0})),
+        "padding": int(count_padding(tokens, frozenset({0}))),
         "noise": is_noise(noise),
         "gradient": is_noise(gradient),
     }
@@ -469,7 +470,7 @@ def doubtful_configuration() -> dict[str, Any]:
     watch = observer()
     model = SimpleNamespace(image_token_id=9, moe_router_force_load_balancing=True)
     for _ in range(2):
-        watch._see_configuration(SimpleNamespace(model=model, dataset=mock))
+        watch.see_configuration(SimpleNamespace(model=model, dataset=mock))
     settings = replace(watch.settings, require_real_data=True, minimum_steps=0)
     return {"notes": watch.notes, "invalid": invalid_reasons(settings, watch, {}, None)}
 

@@ -11,6 +11,7 @@ import runpy
 import sys
 
 try:
+    from firstbad_probe.hooks import Hooks
     from firstbad_probe.imports import ImportCallbacks
     from firstbad_probe.observer import Observer
     from firstbad_probe.patches import Patches
@@ -44,7 +45,7 @@ def main() -> None:
             local_world_size=settings.local_world_size,
             to_device=observer.storages.to_device,
         )
-    observer.watch(callbacks)
+    Hooks(observer).watch(callbacks)
     error: BaseException | None = None
     try:
         runpy.run_path(script, run_name="__main__")
@@ -55,7 +56,7 @@ def main() -> None:
         error = failure
         raise
     finally:
-        observer.storages.stop()
+        observer.finish()
         write_record(settings, observer, patches, callbacks, error, repository)
 
 

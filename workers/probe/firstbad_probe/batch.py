@@ -6,11 +6,13 @@ argument is missing the counts stay zero and a note says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from firstbad_probe.tally import Tally
 
 #: Photographs have light and dark regions, white noise has none: the variance of
 #: the patches' means is 1/n of the variance of the values, for n independent
@@ -28,18 +30,21 @@ _WHOLE_IMAGES = 4
 _CUT = 16
 
 
-@dataclass
-class Counts:
-    """Sums over the microbatches of one step on one rank."""
+#: Patches that are looked at on a GPU, evenly over all (or one whole image): a copy of all would show there.
+_EXAMINED_ROWS = 128
 
-    loss_tokens: int = 0
-    image_tokens: int = 0
-    padding_tokens: int = 0
-    patches: int = 0
-    expert_tokens: int = 0  #: rows that this rank's routed experts were given, all layers together
-    #: to so many experts, each counted once a layer and microbatch; on a GPU those of a layer are one
-    expert_calls: int = 0
-    most_expert_tokens: int = 0  #: to the busiest of these; 0 on a GPU
+#: Sums over the microbatches of one step on one rank.
+COUNTS = (
+    "loss_tokens",
+    "image_tokens",
+    "padding_tokens",
+    "patches",
+    "expert_tokens",  # rows that this rank's routed experts were given, all layers together
+    "expert_calls",  # to so many experts, each counted once a layer and microbatch
+    "most_expert_tokens",  # to the busiest of these
+    "tokens",  # all that the model was fed, prompts and padding included
+    "sequences",  # samples, packed ones one by one
+)
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Batches:
 
     image_token_id: int | None = None
     padding_ids: frozenset[int] = frozenset({0})
-    counts: Counts = field(default_factory=Counts)
+    tally: Tally = field(default_factory=Tally)
     images: int = 0
     microbatches: int = 0
     with_images: int = 0
@@ -73,17 +78,19 @@ class Batches:
         if isinstance(pixels, torch.Tensor) and pixels.dim() == _WHOLE_IMAGES:
             self.images += pixels.shape[0]
         if isinstance(mask, torch.Tensor):
-            self.counts.loss_tokens += int((mask > 0).sum())
+            self.tally.add("loss_tokens", (mask > 0).sum())
         else:
             self.notes.add("could not see loss_mask in the model's arguments: loss tokens are not counted")
         if self.image_token_id is not None:
-            self.counts.image_tokens += int((tokens == self.image_token_id).sum())
+            self.tally.add("image_tokens", (tokens == self.image_token_id).sum())
         else:
             self.notes.add("the configuration names no image_token_id: image tokens are not counted")
-        self.counts.padding_tokens += count_padding(tokens, self.padding_ids)
+        self.tally.add("padding_tokens", count_padding(tokens, self.padding_ids))
+        self.tally.add("tokens", tokens.numel())
+        self.tally.add("sequences", count_sequences(arguments, tokens))
         if isinstance(grids, torch.Tensor) and grids.numel():
             self.images += grids.shape[0]
-            self.counts.patches += int(grids.prod(dim=-1).sum())
+            self.tally.add("patches", grids.prod(dim=-1).sum())
 
     def know_padding(self, iterable: Any) -> None:
         """Bridge pads with token 0; a processor has a padding token of its own."""
@@ -91,14 +98,18 @@ class Batches:
         if identity is not None:
             self.padding_ids |= {identity}
 
-    def take_counts(self) -> Counts:
-        counts, self.counts = self.counts, Counts()
-        return counts
+    def take_counts(self) -> Callable[[], dict[str, int]]:
+        """The counts of the step; to be called when the step has passed on the device."""
+        taken = self.tally.take()
+        return lambda: {**dict.fromkeys(COUNTS, 0), **taken()}
 
     def _examine(self, pixels: torch.Tensor) -> None:
         if self._examined >= _EXAMINED_MICROBATCHES:
             return
         self._examined += 1
+        if pixels.device.type != "cpu":
+            most = _EXAMINED_ROWS if pixels.dim() == 2 else 1
+            pixels = pixels[:: max(1, pixels.shape[0] // most)][:most]
         values = pixels.detach().float()
         if bool((values == values.flatten()[0]).all()):
             self.faults.add("the images are constant: every pixel has one value")
@@ -124,12 +135,21 @@ class Batches:
         return reasons
 
 
-def count_padding(tokens: torch.Tensor, padding_ids: frozenset[int]) -> int:
-    """Trailing tokens of each row that are padding. tokens: [batch, sequence]."""
+def count_sequences(arguments: Mapping[str, Any], tokens: torch.Tensor) -> int:
+    """Rows; where samples are packed, as many as their boundaries say. tokens: [batch, sequence]."""
+    packed = arguments.get("packed_seq_params")
+    boundaries = getattr(packed, "cu_seqlens_q", None)
+    if isinstance(boundaries, torch.Tensor) and boundaries.numel() > 1:
+        return boundaries.numel() - 1
+    return tokens.shape[0] if tokens.dim() > 1 else 1
+
+
+def count_padding(tokens: torch.Tensor, padding_ids: frozenset[int]) -> torch.Tensor:
+    """Trailing tokens of each row that are padding, as one number. tokens: [batch, sequence]."""
     padding = torch.zeros_like(tokens, dtype=torch.bool)
     for identity in padding_ids:
         padding |= tokens == identity
-    return int(padding.flip(-1).cumprod(dim=-1).sum())
+    return padding.flip(-1).cumprod(dim=-1, dtype=torch.int8).sum()
 
 
 def padding_id_of(iterable: Any) -> int | None:

@@ -38,13 +38,15 @@ class Inventory:
             self._handed_over_bytes = self._live.total_bytes
             self._handed_over = list(alive)
 
+    def behind(self, phase: str, alive: Iterable[Block]) -> list[Block]:
+        """The blocks behind the summit of a phase; `alive` holds those that are there now."""
+        serial = self._live.summits[phase].serial
+        return [*(block for block in alive if block.serial <= serial), *self._gone[phase]]
+
     def to_json(self, alive: Iterable[Block]) -> dict[str, Any]:
         """Storages that are alike share a row; the rows of a phase sum to the cells of its summit."""
         present = list(alive)
-        listed = {}
-        for phase, gone in self._gone.items():
-            serial = self._live.summits[phase].serial
-            listed[phase] = _rows([*(block for block in present if block.serial <= serial), *gone])
+        listed = {phase: _rows(self.behind(phase, present)) for phase in self._gone}
         return {"summits": listed, "start_of_backward": _rows(self._handed_over)}
 
 

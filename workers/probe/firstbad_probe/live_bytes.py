@@ -8,6 +8,7 @@ total at any instant.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 PARAMETERS = "parameters"
 GRADIENTS = "gradients"
@@ -40,15 +41,16 @@ def shared(total_bytes: int, shares: dict[Cell, int], remainder: Cell) -> Parts:
 class Block:
     """One live allocation."""
 
-    __slots__ = ("alive", "interval", "origin", "parts", "reference", "serial", "size_bytes")
+    __slots__ = ("alive", "frames", "interval", "origin", "parts", "reference", "serial", "size_bytes")
 
     def __init__(self, size_bytes: int, parts: Parts, serial: int, interval: int) -> None:
         self.size_bytes = size_bytes
         self.parts = parts
         self.serial = serial  #: allocations are numbered; the peak remembers how far the count was
         self.interval = interval  #: the run of one phase in which it was made
-        self.reference: object = None
+        self.reference: Any = None
         self.alive = True
+        self.frames: tuple[dict[str, Any], ...] = ()  #: of the code that made it, if asked for
         self.origin = ("", "", "")  #: path of the module, phase and operation that made it, if asked for
 
 

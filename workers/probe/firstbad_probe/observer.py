@@ -1,285 +1,154 @@
-"""Watches a training run from outside: hooks on the model, the schedules, the optimizer and Bridge's loop.
+"""Watches a training run from outside: its model, its steps, and whose each byte and second is.
 
-The script does not help. Each hook is put in place when its module is imported,
-by an attribute that must be there; a release without it gives a note, not a
-failure. What is seen is kept by the modules it belongs to (`storages`,
-`ownership`, `activities`, `batch`); `record` writes it down.
+The script does not help: `hooks` tells the observer what the job does. What is seen is kept by the modules
+it belongs to (`storages`, `ownership`, `activities`, `batch`, on a GPU `device_watch` and `modules`);
+`record` writes it down.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from firstbad_probe import live_bytes
 from firstbad_probe.activities import Clock, undisturbed
 from firstbad_probe.batch import Batches
 from firstbad_probe.components import (
     BATCH,
-    DATA,
     DECODER,
     EMBEDDING_AND_LOSS,
-    GRADIENT_SYNC,
     LOSS,
-    MESSAGES,
-    OPTIMIZER_STEP,
     OUTSIDE,
     RUNTIME,
     VISION,
     Scope,
 )
 from firstbad_probe.configuration import to_plain
+from firstbad_probe.counted_scopes import CountedScopes
+from firstbad_probe.device import CudaDevice
+from firstbad_probe.device_watch import Device, DeviceWatch
 from firstbad_probe.files import write_json, write_text
-from firstbad_probe.gpu import AllocatorTotals
-from firstbad_probe.imports import ImportCallbacks
+from firstbad_probe.handovers import Handovers
+from firstbad_probe.history import AllocationHistory
+from firstbad_probe.modules import RunningModules
 from firstbad_probe.ownership import Ownership
-from firstbad_probe.scopes import BACKWARD, FORWARD, STEP, Scopes
+from firstbad_probe.preparation import Preparations
+from firstbad_probe.scopes import FORWARD, STEP, Scopes
 from firstbad_probe.settings import Settings
 from firstbad_probe.storages import Storages
 from firstbad_probe.timeline import Timeline
 
-LOADER = Scope(RUNTIME, DATA, "data loader")
-
 
 class Observer:
-    """Everything seen of one rank."""
+    """Everything seen of one rank.
 
-    def __init__(self, settings: Settings) -> None:
+    On a CPU every operation is followed. On a GPU, where backward runs on another thread and the allocator
+    knows the totals, modules are followed instead and the allocator's counters read (`watch`, `modules`).
+    `device` stands for the GPU in tests and rehearsals.
+    """
+
+    def __init__(self, settings: Settings, device: Device | None = None) -> None:
         self.settings = settings
-        on_gpu = settings.device == "cuda"
-        self.clock = Clock() if on_gpu else Clock(undisturbed())
-        self.scopes = Scopes(self.clock)
         self.timeline = Timeline()
-        self.gpu = AllocatorTotals(settings.capacity_bytes) if on_gpu else None
-        self.storages = Storages(
-            self.scopes,
-            self.timeline,
-            None if on_gpu else settings.capacity_bytes,
-            follows_operations=not on_gpu,
-            lists=settings.lists_storages and not on_gpu,
-        )
+        self.scopes: Scopes
+        self.watch: DeviceWatch | None = None
+        self.modules: RunningModules | None = None
+        self.history: AllocationHistory | None = None
+        self.clock: Clock | None = None  #: of the host; a GPU's seconds are the device's own
+        if settings.device == "cuda":
+            self._prepare_device(device if device is not None else CudaDevice())
+        else:
+            self.clock = Clock(undisturbed())
+            self.scopes = Scopes(self.clock)
+            self.storages = Storages(
+                self.scopes,
+                self.timeline,
+                settings.capacity_bytes,
+                lists=settings.lists_storages or settings.full,
+                locates=settings.full,
+            )
         self.ownership = Ownership(self.storages, self.scopes)
         self.batches = Batches()
+        self.preparations = Preparations()
         self.steps: list[dict[str, Any]] = []
         #: Step to the cells that were alive after it; of the first and the newest step.
         self.retained: dict[int, dict[live_bytes.Cell, int]] = {}
         self.notes: list[str] = []
+        self.unseen: list[str] = []
         self.mock_data: str | None = None  #: the class of a mock data set in use
-        self._loop_is_known = False  #: a training loop says where its steps begin and end
+        self.loop_is_known = False  #: a training loop says where its steps begin and end
+        self.updates_end_steps = False  #: as nothing else does
         self._step_is_open = False
-        self._updates_end_steps = False  #: as nothing else does
         self._models = 0
         self._inputs: list[live_bytes.Block] = []  #: of this step
         #: Modules that are handed the message of the stage before, and their components.
         self._receivers: list[tuple[torch.nn.Module, str]] = []
 
-    # --- hooks that wait for their module
+    def _prepare_device(self, device: Device) -> None:
+        live = live_bytes.LiveBytes()
+        watch = DeviceWatch(device, live, self.timeline, lambda: self.storages.settle())
+        history = AllocationHistory() if self.settings.full and device.kind == "cuda" else None
+        scopes = CountedScopes(watch.clock, watch.look, None if history is None else history.mark)
+        counted_on = "cuda" if device.kind == "cuda" else "cpu"
+        self.storages = Storages(scopes, self.timeline, labels_only=counted_on, live=live)
+        self.scopes, self.watch, self.history = scopes, watch, history
+        watch.handovers = Handovers(self.storages, counted_on)
+        self.modules = RunningModules(scopes, watch.handovers)
 
-    def watch(self, callbacks: ImportCallbacks) -> None:
-        for module_name, hook in (
-            ("megatron.core.distributed.distributed_data_parallel", self._hook_wrapper),
-            ("megatron.core.distributed.param_and_grad_buffer", self._hook_buffers),
-            ("megatron.core.distributed", self._hook_gradient_sync),
-            ("megatron.core.pipeline_parallel.schedules", self._hook_schedules),
-            ("megatron.core.pipeline_parallel.p2p_communication", self._hook_messages),
-            ("megatron.core.optimizer", self._hook_optimizer),
-            ("megatron.core.rerun_state_machine", self._hook_data_iterator),
-            ("megatron.bridge.training.setup", self._hook_data_sets),
-            ("megatron.bridge.training.pretrain", self._hook_setup),
-            ("megatron.bridge.training.train", self._hook_train_step),
-        ):
-            callbacks.after(module_name, hook)
-        self.watch_torch()
+    def choose_device(self) -> None:
+        """The job has chosen its device, if there is one to choose."""
+        if self.watch is None or self.watch.device.chosen:
+            return
+        self.watch.choose(self.settings.capacity_bytes, lambda: (self.scopes.here(), self.scopes.phase))
+        if self.history is not None:
+            self.history.start()
 
-    def watch_torch(self) -> None:
-        backward = torch.autograd.backward
-
-        @functools.wraps(backward)
-        def observed_backward(*args: Any, **keywords: Any) -> Any:
-            if self.scopes.phase != BACKWARD:
-                self.storages.begin_phase(BACKWARD, LOSS)
-            return backward(*args, **keywords)
-
-        torch.autograd.backward = observed_backward
-        register_optimizer_step_pre_hook(self._before_update)
-        register_optimizer_step_post_hook(self._after_update)
-
-    def _before_update(self, *_: Any) -> None:
-        if self.scopes.phase != STEP:
-            self.storages.begin_phase(STEP, OPTIMIZER_STEP)
-
-    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.ownership.take_states(optimizer)
-
-    def _hook_wrapper(self, module: Any) -> None:
-        wrapper_class = module.DistributedDataParallel
-        initialize = wrapper_class.__init__
-
-        @functools.wraps(initialize)
-        def __init__(wrapper: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807
-            self.storages.start()
-            wrapped = keywords.get("module")
-            if wrapped is None:
-                wrapped = next(item for item in args if isinstance(item, torch.nn.Module))
-            self.take_model(wrapped)
-            initialize(wrapper, *args, **keywords)
-            self.ownership.take_wrapper(wrapper)
-
-        wrapper_class.__init__ = __init__
-
-    def _hook_buffers(self, module: Any) -> None:
-        """While a flat buffer is made it is not split yet: it goes to its largest owner first."""
-        buffer_class = module._ParamAndGradBuffer
-        initialize = buffer_class.__init__
-
-        @functools.wraps(initialize)
-        def __init__(buffer: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807
-            parameters = [
-                item
-                for value in (*args, *keywords.values())
-                if isinstance(value, (list, tuple))
-                for item in value
-                if isinstance(item, torch.nn.Parameter)
-            ]
-            owner = self.ownership.dominant(parameters)
-            with self.scopes.inside(
-                Scope(owner, OUTSIDE.activity, "flat buffers of parameters and gradients")
-            ):
-                initialize(buffer, *args, **keywords)
-
-        buffer_class.__init__ = __init__
-
-    def _hook_gradient_sync(self, module: Any) -> None:
-        module.finalize_model_grads = self._in_phase(STEP, GRADIENT_SYNC, module.finalize_model_grads)
-
-    def _hook_schedules(self, module: Any) -> None:
-        module.forward_step = self._in_phase(FORWARD, BATCH, module.forward_step)
-        module.backward_step = self._in_phase(BACKWARD, LOSS, module.backward_step)
-
-    def _hook_messages(self, module: Any) -> None:
-        """The messages of a pipeline; newer releases hold in a class what a module held."""
-        holder = getattr(module, "P2PCommunicator", module)
-        communicate = holder._communicate
-
-        @functools.wraps(communicate)
-        def observed(*args: Any, **keywords: Any) -> Any:
-            with self.scopes.inside(MESSAGES):
-                return communicate(*args, **keywords)
-
-        holder._communicate = observed
-
-    def _in_phase(self, phase: str, ground: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def observed(*args: Any, **keywords: Any) -> Any:
-            self.storages.begin_phase(phase, ground)
-            result = function(*args, **keywords)
-            if phase == STEP:  # what the job does next, between two of these, is neither's time
-                self.scopes.stand_on(OUTSIDE)
-            return result
-
-        return observed
-
-    def _hook_optimizer(self, module: Any) -> None:
-        make = module.get_megatron_optimizer
-
-        @functools.wraps(make)
-        def get_megatron_optimizer(*args: Any, **keywords: Any) -> Any:
-            with self.scopes.inside(OPTIMIZER_STEP):
-                optimizer = make(*args, **keywords)
-            self.ownership.take_masters()
-            optimizer.step = self._ending_step(self._in_phase(STEP, OPTIMIZER_STEP, optimizer.step))
-            return optimizer
-
-        module.get_megatron_optimizer = get_megatron_optimizer
-
-    def _ending_step(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        """Where no loop is known, a step ends with its update, and there the next begins."""
-
-        @functools.wraps(update)
-        def observed(*args: Any, **keywords: Any) -> Any:
-            result = update(*args, **keywords)
-            if self._updates_end_steps:
-                self.end_step()
-                self.start_step()
-            return result
-
-        return observed
-
-    def _hook_data_iterator(self, module: Any) -> None:
-        iterator_class = module.RerunDataIterator
-        initialize, advance = iterator_class.__init__, iterator_class.__next__
-
-        def __init__(iterator: Any, iterable: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807
-            self.batches.know_padding(iterable)
-            initialize(iterator, iterable, *args, **keywords)
-
-        def __next__(iterator: Any) -> Any:  # noqa: N807
-            with self.scopes.on_host(LOADER):
-                return advance(iterator)
-
-        iterator_class.__init__, iterator_class.__next__ = __init__, __next__
-
-    def _hook_data_sets(self, module: Any) -> None:
-        build = module.setup_data_iterators
-
-        @functools.wraps(build)
-        def setup_data_iterators(*args: Any, **keywords: Any) -> Any:
-            with self.scopes.on_host(LOADER):
-                return build(*args, **keywords)
-
-        module.setup_data_iterators = setup_data_iterators
-
-    def _hook_setup(self, module: Any) -> None:
-        prepare = module.setup
-
-        @functools.wraps(prepare)
-        def setup(state: Any, *args: Any, **keywords: Any) -> Any:
-            self._see_configuration(state.cfg)
-            self._tell("building the model")
-            self.storages.start()
-            if self.gpu is not None:
-                self.gpu.start()
-            prepared = prepare(state, *args, **keywords)
-            self._see_configuration(state.cfg)
-            return prepared
-
-        module.setup = setup
-
-    def _hook_train_step(self, module: Any) -> None:
-        self._loop_is_known = True
-        train = module.train_step
-
-        @functools.wraps(train)
-        def train_step(*args: Any, **keywords: Any) -> Any:
-            self.start_step()
-            result = train(*args, **keywords)
-            self.end_step()
-            return result
-
-        module.train_step = train_step
-
-    # --- what is seen
+    def finish(self) -> None:
+        """The job has ended, one way or the other."""
+        self.storages.stop()
+        if self.watch is not None and self.modules is not None:
+            self.modules.stop()
+            self.watch.finish()
+            self.unseen += [*self.watch.unseen, *self.modules.unseen()]
 
     def take_model(self, model: torch.nn.Module) -> None:
         """Label the model's tensors and follow its modules from now on."""
+        self._choose_late()
         prefix = f"chunk {self._models}" if self._models else ""
         self._models += 1
-        (root, scope), *others = self.ownership.take_model(model, prefix)
+        taken = self.ownership.take_model(model, prefix)
+        root = taken[0][0]
         root.register_forward_pre_hook(self._before_model, with_kwargs=True)
-        self._follow(root, scope)
+        if self.modules is not None:
+            self.modules.follow(taken)
+        else:
+            for module, scope in taken:
+                self._follow(module, scope)
         root.register_forward_hook(self._after_model, always_call=True)
-        for module, inner in others:
-            self._follow(module, inner)
+        for module, scope in taken[1:]:
             if hasattr(module, "set_input_tensor"):
-                self._receivers.append((module, inner.component))
-            if inner.path.endswith(".experts"):
-                module.register_forward_pre_hook(self._before_experts)
+                self._receivers.append((module, scope.component))
+            if scope.path.endswith(".experts"):
+                if self.modules is not None:
+                    self.modules.call_before(module, self._before_experts)
+                else:
+                    module.register_forward_pre_hook(self._before_experts)
+
+    def take_shards(self, model: torch.nn.Module) -> None:
+        """Sharding has replaced the model's parameters: label what stands for them now."""
+        self.ownership.take_again(model)
+        self.unseen.append(
+            "parameters are sharded (FSDP): flat buffers that hold the shards of several components, and "
+            "parameters gathered for use, count as the runtime's or as the module's that runs"
+        )
+
+    def _choose_late(self) -> None:
+        """For a job that took the device that torch gave it."""
+        if self.watch is not None and (self.watch.device.kind != "cuda" or torch.cuda.is_initialized()):
+            self.choose_device()
 
     def _follow(self, module: torch.nn.Module, scope: Scope) -> None:
         enter, leave = self.scopes.enter, self.scopes.leave
@@ -287,77 +156,90 @@ class Observer:
         module.register_forward_hook(lambda *_: leave(scope), always_call=True)
 
     def _before_model(self, _model: Any, _args: Any, keywords: dict[str, Any]) -> None:
-        if not self._loop_is_known and not self._step_is_open:
-            self._updates_end_steps = True
+        if torch.compiler.is_compiling():
+            return
+        if not self.loop_is_known and not self._step_is_open:
+            self.updates_end_steps = True
             self.start_step()
         if self.scopes.phase != FORWARD and not self.scopes.in_backward_node:
             self.storages.begin_phase(FORWARD, BATCH)
         for name, value in keywords.items():
             block = self.storages.block_of(value) if isinstance(value, torch.Tensor) else None
-            if block is not None:
+            if block is not None or (self.watch is not None and isinstance(value, torch.Tensor)):
                 self.storages.label(value, _component_of_input(name), live_bytes.ACTIVATIONS)
-                self._inputs.append(block)
+                block = self.storages.block_of(value)
+                self._inputs += [block] if block is not None else []
         for receiver, component in self._receivers:
             message = getattr(receiver, "input_tensor", None)
             if isinstance(message, torch.Tensor) and self.storages.block_of(message) is not None:
                 self.storages.label(message, component, live_bytes.ACTIVATIONS)
+        if self.watch is not None and self.watch.device.capturing():
+            self._miss("batches inside a captured CUDA graph are not counted")
+            return
         with self.scopes.on_host(BATCH):
             self.batches.see(keywords, counted=_counts_tokens())
 
     def _before_experts(self, _experts: Any, args: tuple[Any, ...]) -> None:
-        """Rows that reach the routed experts of this rank; those of a replay were counted before.
-
-        On a CPU experts run one after the other, and the busiest needs the most at once. A GPU's run
-        as one group, and to read how the rows are shared among them would wait for it.
-        """
+        """Rows that reach the routed experts of this rank; those of a replay were counted before."""
         rows, *others = args or (None,)
         if not isinstance(rows, torch.Tensor) or not rows.dim() or self.scopes.in_backward_node:
             return
-        counts = self.batches.counts
-        counts.expert_tokens += rows.shape[0]
-        if self.gpu is None and others and isinstance(others[0], torch.Tensor) and others[0].dim() == 1:
-            by_expert = others[0].tolist()
-            counts.expert_calls += len(by_expert)
-            counts.most_expert_tokens = max(counts.most_expert_tokens, *by_expert)
+        tally = self.batches.tally
+        tally.add("expert_tokens", rows.shape[0])
+        by_expert = others[0] if others else None
+        if isinstance(by_expert, torch.Tensor) and by_expert.dim() == 1 and by_expert.numel():
+            tally.add("expert_calls", by_expert.numel())
+            if self.watch is not None and self.watch.device.capturing():
+                self._miss("the busiest expert inside a captured CUDA graph is not counted")
+            else:
+                tally.raise_to("most_expert_tokens", by_expert.max())
         else:
-            counts.expert_calls += 1
+            tally.add("expert_calls", 1)
 
     def _after_model(self, *_: Any) -> None:
-        self.scopes.stand_on(LOSS)
+        if not torch.compiler.is_compiling():
+            self.scopes.stand_on(LOSS)
 
     def start_step(self) -> None:
         self._step_is_open = True
+        self._choose_late()
         self.storages.begin_phase(STEP, OUTSIDE)
-        self.scopes.forget_nodes()
-        self.storages.live.start_step()
-        if self.gpu is not None:
-            self.gpu.start_step()
-        self.clock.start_step()
+        if self.clock is not None:
+            self.scopes.forget_nodes()
+            self.storages.live.start_step()
+            self.clock.start_step()
+        elif self.watch is not None and isinstance(self.scopes, CountedScopes):
+            self.scopes.close()
+            self.watch.start_step()
+            self.scopes.follows_modules = self.watch.watched
 
     def end_step(self) -> None:
         self._step_is_open = False
         self.storages.begin_phase(STEP, OUTSIDE)
-        live = self.storages.live
         self._disown_inputs()
-        peak_bytes, retained_bytes = live.step_peak_bytes, live.total_bytes
-        if self.gpu is not None:
-            peak_bytes, retained_bytes = self.gpu.end_step(live, self.scopes.step)
-        kept = {cell: size for cell, size in live.cells.items() if size}
-        self.retained = {step: self.retained[step] for step in list(self.retained)[:1]}
-        self.retained[self.scopes.step] = kept
-        seconds = self.clock.end_step()
+        step = self.scopes.step
+        row: dict[str, Any] = {"step": step, "seconds": 0.0, "preparations": self.preparations.take()}
         counts = self.batches.take_counts()
-        self.steps.append(
-            {
-                "step": self.scopes.step,
-                "peak_bytes": peak_bytes,
-                "retained_bytes": retained_bytes,
-                "seconds": seconds,
-                **vars(counts),
-            }
-        )
+        if self.watch is not None and self.modules is not None and isinstance(self.scopes, CountedScopes):
+            self.storages.measure_again()
+            self.scopes.close()
+
+            def told(seconds: float) -> None:
+                row.update(seconds=seconds, **counts())
+
+            row.update(self.watch.end_step(told))
+            kept = self.watch.counted.held()
+            self.modules.end_step(step)
+        elif self.clock is not None:
+            live = self.storages.live
+            row.update(peak_bytes=live.step_peak_bytes, retained_bytes=live.total_bytes)
+            kept = {cell: size for cell, size in live.cells.items() if size}
+            row.update(seconds=self.clock.end_step(), **counts())
+        self.retained = {step: self.retained[step] for step in list(self.retained)[:1]}
+        self.retained[step] = kept
+        self.steps.append(row)
         self.scopes.step += 1
-        self._tell(f"{self.scopes.step} steps taken, peak {peak_bytes / 2**20:.1f} MiB")
+        self.tell(f"{self.scopes.step} steps taken, peak {row['peak_bytes'] / 2**20:.1f} MiB")
 
     def _disown_inputs(self) -> None:
         """Inputs are of the module that they are for; one that outlives its step is kept by none of them."""
@@ -367,7 +249,7 @@ class Observer:
                 self.storages.live.move(block, parts)
         self._inputs.clear()
 
-    def _see_configuration(self, configuration: Any) -> None:
+    def see_configuration(self, configuration: Any) -> None:
         model = getattr(configuration, "model", None)
         self.batches.image_token_id = getattr(model, "image_token_id", None)
         if getattr(model, "moe_router_force_load_balancing", False):
@@ -378,10 +260,14 @@ class Observer:
         if self.settings.rank == 0:
             write_json(Path(self.settings.directory) / "config.json", to_plain(configuration))
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """For whoever watches the trial; the newest word replaces the one before."""
         if self.settings.rank == 0:
             write_text(Path(self.settings.directory) / "progress.txt", text + "\n")
+
+    def _miss(self, what: str) -> None:
+        if what not in self.unseen:
+            self.unseen.append(what)
 
     def _note(self, note: str) -> None:
         if note not in self.notes:

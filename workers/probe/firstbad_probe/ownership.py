@@ -52,6 +52,20 @@ class Ownership:
                     self._storages.label(tensor, scope.component, live_bytes.PARAMETERS)
         return scopes
 
+    def take_again(self, model: torch.nn.Module) -> None:
+        """What stands for the model's parameters now, by the same paths."""
+        root = unwrapped(model)
+        routed = [path for path, module in root.named_modules() if hasattr(module, "router") and path]
+        for path, module in root.named_modules():
+            scope = scope_of_path(path, routed=routed)
+            for parameter in module._parameters.values():
+                if parameter is None or id(parameter) in self._component:
+                    continue
+                self._component[id(parameter)] = scope.component
+                self._known.append(parameter)
+                local = getattr(parameter, "_local_tensor", parameter)
+                self._storages.label(local, scope.component, live_bytes.PARAMETERS)
+
     def _take_parameter(self, parameter: torch.nn.Parameter, scope: Scope) -> None:
         self._known.append(parameter)
         self.parameters[scope.component] += parameter.numel()

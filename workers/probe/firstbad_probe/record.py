@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from firstbad_probe import gpu
+from firstbad_probe.allocations import VERSION as ALLOCATIONS_VERSION
+from firstbad_probe.allocations import of_blocks, rows_of
 from firstbad_probe.files import write_json
 from firstbad_probe.imports import ImportCallbacks
 from firstbad_probe.live_bytes import Cell, Summit
@@ -31,6 +32,10 @@ TRACKING_NOTE = (
     "memory tracking slows each operation down: seconds are comparable between trials measured alike, "
     "not with an unobserved run"
 )
+GPU_NOTE = (
+    "on a GPU bytes are counted by component where the allocator's counters move, and seconds by events in "
+    "the stream: untested on this release, which has not run on a GPU yet"
+)
 
 
 def write_record(
@@ -43,12 +48,13 @@ def write_record(
 ) -> None:
     observer.storages.settle()
     notes = [*observer.notes, *sorted(observer.batches.notes), *callbacks.notes]
-    notes.append(TRACKING_NOTE if observer.gpu is None else gpu.NOTE)
+    notes.append(TRACKING_NOTE if observer.watch is None else GPU_NOTE)
     if observer.ownership.padding_bytes:
         notes.append(
             f"{observer.ownership.padding_bytes} bytes of flat buffers are padding and belong to no component"
         )
     imports = imported_files(str(repository))
+    allocations = _allocations(settings, observer)
     write_json(
         settings.directory / f"rank-{settings.rank}.json",
         {
@@ -59,7 +65,7 @@ def write_record(
             "error": None if error is None else describe_error(error),
             "invalid": invalid_reasons(settings, observer, imports, error),
             "device": settings.device,
-            "hardware": "cpu" if observer.gpu is None else torch.cuda.get_device_name(),
+            "hardware": _hardware(observer),
             "torch": torch.__version__,
             "peak": _peak(settings, observer),
             "summits": _summits(settings, observer),
@@ -69,6 +75,9 @@ def write_record(
             "steps": observer.steps,
             "time": _time(observer),
             "oom": _refusal(observer),
+            "refusals": [] if observer.watch is None else observer.watch.refusals,
+            "watch": None if observer.watch is None else observer.watch.to_json(),
+            "unseen": observer.unseen,
             "data": {
                 "real": observer.batches.real and observer.mock_data is None,
                 "images": observer.batches.images,
@@ -81,12 +90,43 @@ def write_record(
             "instants": observer.timeline.to_json(),
         },
     )
-    listed = observer.storages.listed()
+    if allocations is not None:
+        write_json(settings.directory / f"allocations-{settings.rank}.json", allocations)
+    listed = observer.storages.listed() if settings.lists_storages else None
     if listed is not None:
         write_json(
             settings.directory / f"storages-{settings.rank}.json",
             {"version": VERSION, "rank": settings.rank, **listed},
         )
+
+
+def _hardware(observer: Observer) -> str:
+    if observer.watch is None:
+        return "cpu"
+    return observer.watch.device.name() if observer.watch.device.chosen else "no device was chosen"
+
+
+def _allocations(settings: Settings, observer: Observer) -> dict[str, Any] | None:
+    """The full mode's rows behind the peak; a fault of the reader costs its file, not the record."""
+    peak_bytes = observer.storages.live.peak.allocated_bytes
+    if observer.history is not None and observer.history.started:
+        try:
+            return observer.history.to_json(settings.rank, torch.cuda.current_device(), peak_bytes, _relative)
+        except Exception as error:
+            observer.unseen.append(f"the allocator's history: {type(error).__name__}: {error}")
+            return None
+    behind = observer.storages.behind_peak() if settings.full else None
+    if behind is None:
+        return None
+    return {
+        "version": ALLOCATIONS_VERSION,
+        "rank": settings.rank,
+        "device": settings.device,
+        "allocated_bytes": peak_bytes,
+        "peak_bytes": peak_bytes,
+        **rows_of(of_blocks(behind, _relative)),
+        "notes": [],
+    }
 
 
 def status_of(error: BaseException | None) -> str:
@@ -193,9 +233,7 @@ def _peak(settings: Settings, observer: Observer) -> dict[str, Any] | None:
 
 
 def _summits(settings: Settings, observer: Observer) -> list[dict[str, Any]]:
-    """The highest instant of every phase; a GPU's allocator does not tell them apart."""
-    if observer.gpu is not None:
-        return []
+    """The highest instant of every phase."""
     summits = observer.storages.live.summits
     return [_summit(settings, observer, summits[phase]) for phase in sorted(summits)]
 
@@ -209,7 +247,9 @@ def _summit(settings: Settings, observer: Observer, summit: Summit) -> dict[str,
         "phase": summit.phase,
         "instant": summit.instant,
         "allocated_bytes": summit.allocated_bytes,
-        "reserved_bytes": summit.allocated_bytes if observer.gpu is None else observer.gpu.reserved_bytes,
+        "reserved_bytes": summit.allocated_bytes
+        if observer.watch is None
+        else observer.watch.counted.reserved.get(summit.phase, summit.allocated_bytes),
         "breakdown": breakdown,
     }
 
@@ -223,20 +263,24 @@ def _breakdown(cells: dict[Cell, int]) -> list[dict[str, Any]]:
 
 
 def _time(observer: Observer) -> list[dict[str, Any]]:
-    if observer.gpu is not None:  # kernels run later than the code that starts them
-        return []
+    clock = observer.clock if observer.watch is None else observer.watch.clock
+    parts = {} if clock is None else clock.steady_mean()
     return [
         {"component": activity, "phase": phase, "seconds": seconds}
-        for (activity, phase), seconds in observer.clock.steady_mean().items()
+        for (activity, phase), seconds in parts.items()
     ]
 
 
 def _refusal(observer: Observer) -> dict[str, Any] | None:
     refusal = observer.storages.refusal
+    if observer.watch is not None and observer.watch.refusals:
+        # The one that ended the job: those before it were caught.
+        return observer.watch.refusals[-1]
     if refusal is None:
         return None
     return {
         "component": refusal.component,
+        "path": refusal.path,
         "phase": refusal.phase,
         "requested_bytes": refusal.requested_bytes,
         "allocated_bytes": refusal.allocated_bytes,

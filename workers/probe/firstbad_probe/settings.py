@@ -21,6 +21,7 @@ class Settings:
     capacity_bytes: int | None = None  #: simulated capacity of this rank; None: only observe
     require_real_data: bool = False
     minimum_steps: int = 3
+    full: bool = False  #: the full mode: also write down the allocations behind the peak, by line of code
     lists_storages: bool = False  #: whether the storages of the peak are written down one by one
     expected_imports: Mapping[str, str] = field(default_factory=dict)  #: module to path prefix
 
@@ -33,6 +34,9 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     device = environment.get("FIRSTBAD_DEVICE", "cuda")
     if device not in ("cpu", "cuda"):
         raise ValueError(f"FIRSTBAD_DEVICE is {device!r}: it must be cpu or cuda")
+    mode = environment.get("FIRSTBAD_PROBE_MODE") or "cheap"
+    if mode not in ("cheap", "full"):
+        raise ValueError(f"FIRSTBAD_PROBE_MODE is {mode!r}: it must be cheap or full")
     world_size = _integer(environment, "WORLD_SIZE", 1)
     return Settings(
         directory=Path(directory),
@@ -43,6 +47,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         capacity_bytes=_integer(environment, "FIRSTBAD_CAPACITY_BYTES", 0) or None,
         require_real_data=environment.get("FIRSTBAD_REQUIRE_REAL_DATA", "0") == "1",
         minimum_steps=_integer(environment, "FIRSTBAD_MINIMUM_STEPS", 3),
+        full=mode == "full",
         lists_storages=environment.get("FIRSTBAD_LIST_STORAGES", "0") == "1",
         expected_imports=_imports(environment.get("FIRSTBAD_EXPECTED_IMPORTS", "")),
     )

@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firstbad_probe import live_bytes
+from firstbad_probe.allocations import FRAMES, is_own
 from firstbad_probe.components import IDLE, MESSAGES, Scope, component_of_classes
 from firstbad_probe.inventory import Inventory
 from firstbad_probe.live_bytes import Block, LiveBytes, Parts
@@ -61,21 +62,28 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         timeline: Timeline,
         capacity_bytes: int | None = None,
         *,
-        follows_operations: bool = True,
+        labels_only: str = "",
         lists: bool = False,
+        locates: bool = False,
+        live: LiveBytes | None = None,
     ) -> None:
+        """`labels_only` names the kind of device whose labelled tensors alone are kept; "": all are.
+        `lists` remembers which storages stood behind the summits, `locates` also by which lines of code."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.scopes = scopes
         self.timeline = timeline
         self.capacity_bytes = capacity_bytes
-        self._follows_operations = follows_operations
-        self.live = LiveBytes()
+        self._labels_only = labels_only
+        self.live = LiveBytes() if live is None else live
         self.inventory = Inventory(self.live) if lists else None
+        self._locates = locates
         self.refusal: Refusal | None = None
         self._blocks: dict[int, Block] = {}
         # Storages may die on any thread; the books are kept by the training thread alone.
         self._dead: deque[_Reference] = deque()
         self._resize = torch.UntypedStorage.resize_
+        #: Labelled storages without memory now (sharding gives it back and takes it again), and their cells.
+        self._emptied: dict[int, tuple[_Reference, live_bytes.Cell]] = {}
         self._active = False
         self._replaying = False
         self._operation = ""  #: that runs now, where storages are listed
@@ -86,16 +94,18 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         On a GPU operations are not followed: its backward runs on another thread,
         and its allocator knows the total. Then only labelled storages are counted.
         """
-        if self._follows_operations and not self._active:
+        if not self._active:
             self._active = True
-            self.__enter__()  # type: ignore[no-untyped-call]
+            if not self._labels_only:
+                self.__enter__()  # type: ignore[no-untyped-call]
             self._watch_resizes()
 
     def stop(self) -> None:
         if self._active:
             self._active = False
             torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            if not self._labels_only:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         scope = self.scopes.here()
@@ -119,7 +129,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _see_storage(self, tensor: torch.Tensor, scope: Scope) -> None:
         storage = _storage_of(tensor)
-        if storage is None:
+        if storage is None or (self._labels_only and storage.device.type != self._labels_only):
             return
         if self._dead:
             self.settle()
@@ -169,8 +179,12 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reference.key = storage._cdata
         block.reference = reference
         self._blocks[storage._cdata] = block
+        if self._labels_only:
+            return
         if self.inventory is not None:
             block.origin = (scope.path, phase, self._operation)
+            if self._locates:
+                block.frames = _frames()
         if live.at_new_summit(phase):
             if self.inventory is not None:
                 self.inventory.at_summit(phase)
@@ -215,6 +229,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.settle()
         return None if self.inventory is None else self.inventory.to_json(self._blocks.values())
 
+    def behind_peak(self) -> list[Block] | None:
+        """The blocks behind the highest instant, where they were asked for and there is one."""
+        self.settle()
+        if self.inventory is None or not self.live.summits:
+            return None
+        return self.inventory.behind(self.live.peak.phase, list(self._blocks.values()))
+
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         storage = _storage_of(tensor)
         return None if storage is None else self._blocks.get(storage._cdata)
@@ -250,9 +271,24 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size_bytes = live_bytes.rounded(storage.nbytes())
         if block is not None and block.size_bytes != size_bytes:
             self._forget(storage._cdata, block)
+            if self._labels_only:
+                self._emptied[storage._cdata] = (block.reference, block.parts[0][0])
             block = None
-        if block is None and size_bytes and self.scopes.host_depth == 0:
+        if block is not None or not size_bytes:
+            return
+        if self._labels_only:
+            reference, cell = self._emptied.pop(storage._cdata, (None, None))
+            if reference is not None and cell is not None and reference() is storage:
+                self._add(storage, size_bytes, self.scopes.here(), ((cell, size_bytes),))
+        elif self.scopes.host_depth == 0:
             self._add(storage, size_bytes, self.scopes.here())
+
+    def measure_again(self) -> None:
+        """For labelled storages that were resized by code that Python does not see."""
+        for block in list(self._blocks.values()):
+            storage = block.reference() if block.reference is not None else None
+            if storage is not None and live_bytes.rounded(storage.nbytes()) != block.size_bytes:
+                self._resized(storage)
 
     def _under_construction(self, scope: Scope) -> tuple[Scope, str]:
         """While the model is built there are no paths yet: ask the constructors on the stack."""
@@ -270,6 +306,20 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return scope, live_bytes.TEMPORARY
         names.reverse()
         return Scope(component_of_classes(names), IDLE, names[-1]), live_bytes.PARAMETERS
+
+
+def _frames() -> tuple[dict[str, Any], ...]:
+    """The Python code that runs, innermost first, as torch's allocator history tells it."""
+    found = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if is_own(code.co_filename):
+            found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+            if len(found) == FRAMES:
+                break
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
 
 
 def instant(scope: Scope, phase: str) -> str:
