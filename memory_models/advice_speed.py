@@ -13,7 +13,8 @@ from memory_models.advice_step import Advice, Size
 from memory_models.costs import EXCHANGE_SHARE, bubble, tensor_cost
 from memory_models.job import Capture, Card, Dispatcher, Granularity, Graphs, Recompute, Sharding, TrainingJob
 from memory_models.layout import ParallelLayout
-from memory_models.proposals_kernels import GRAPH_REGISTER, NARROW_SCOPES, refused_scopes
+from memory_models.legality import graph_scope_refusal
+from memory_models.proposals_kernels import GRAPH_REGISTER, NARROW_SCOPES
 
 #: Tokens of a sequence that one context-parallel rank takes well (practice: CP about s / 4096).
 TOKENS_PER_CONTEXT_RANK = 4096
@@ -136,7 +137,9 @@ def kernels(job: TrainingJob, current: TrainingJob, size: Size, room: float) -> 
             fits=spread <= room,
         )
     yield from _overlap(current, size, room)
-    if current.recompute.granularity is not Granularity.FULL and not refused_scopes(current):
+    if current.recompute.granularity is not Granularity.FULL and not graph_scope_refusal(
+        current, frozenset(NARROW_SCOPES)
+    ):
         scopes = frozenset(NARROW_SCOPES)
         graphs = size(replace(current, graphs=Graphs(capture=Capture.TRANSFORMER_ENGINE, scopes=scopes)))
         yield Advice(

@@ -17,6 +17,7 @@ from memory_models.job import (
     Sharding,
     TrainingJob,
 )
+from memory_models.legality import graph_scope_refusal
 from memory_models.proposal import Proposal, changed_job
 from memory_models.shapes import ImageLoad
 
@@ -140,17 +141,6 @@ def dispatcher_proposals(job: TrainingJob) -> Iterator[Proposal]:
 NARROW_SCOPES = ("moe_router", "moe_preprocess")
 
 
-def refused_scopes(job: TrainingJob) -> str:
-    """The check that refuses a graph of the router and what prepares the dispatch; "" where none does."""
-    if job.recompute.drops("moe"):
-        return "megatron-core asserts against a CUDA graph of the router with recompute of moe"
-    routing = job.routing
-    dropping = routing.capacity_factor is not None and not routing.pad_to_capacity
-    if dropping and routing.dispatcher is Dispatcher.ALLTOALL:
-        return "megatron-core asserts against moe_preprocess with a capacity factor under alltoall"
-    return ""
-
-
 def graph_proposals(job: TrainingJob) -> Iterator[Proposal]:
     """Narrower scopes first, then none."""
     graphs = job.graphs
@@ -174,7 +164,7 @@ def graph_proposals(job: TrainingJob) -> Iterator[Proposal]:
             slowdown=0.05,
             cost=f"the host launches the other kernels one by one; {refused}",
             source="formulas section 7; measured on DeepSeek-V3, GB200: +7 GB for +10 % speed",
-            why_not=refused_scopes(job),
+            why_not=graph_scope_refusal(job, frozenset(NARROW_SCOPES)),
         )
     yield Proposal(
         title="Capture no CUDA graphs",

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from memory_models.costs import EXCHANGE_SHARE, recompute_slowdown
-from memory_models.job import Capture, Granularity, Recompute, TrainingJob
+from memory_models.job import Granularity, Recompute, TrainingJob
+from memory_models.legality import full_recompute_refusal, selective_recompute_refusal
 from memory_models.proposal import Proposal, changed_job
 from memory_models.shapes import FeedForward, LatentAttentionShape, Mixer
 
@@ -60,19 +61,6 @@ def selective_proposals(job: TrainingJob) -> Iterator[Proposal]:
 
 
 def _selective(job: TrainingJob, modules: frozenset[str], slowdown: float, source: str) -> Proposal:
-    why_not = ""
-    if "moe_act" in modules and not job.routing.grouped_gemm:
-        why_not = "megatron-core recomputes moe_act only with moe_grouped_gemm"
-    elif "moe" in modules and job.routing.exchange_overlap:
-        why_not = "megatron-core asserts against recompute of moe with overlap_moe_expert_parallel_comm"
-    elif "moe" in modules and job.graphs.capture is Capture.TRANSFORMER_ENGINE and job.graphs.routes:
-        why_not = "megatron-core asserts against recompute of moe with a CUDA graph of its router"
-    elif "shared_experts" in modules and job.routing.shared_overlap:
-        why_not = "megatron-core asserts against recompute of shared_experts with moe_shared_expert_overlap"
-    elif job.offloaded_layers:
-        why_not = "cpu_offloading of layers refuses any recompute"
-    elif modules & {"moe_act", "layernorm"} and job.precision.fp8 and job.precision.fp8_recipe == "delayed":
-        why_not = "megatron-core refuses moe_act and layernorm recompute with fp8 delayed scaling"
     changed, problem = changed_job(
         job, recompute=Recompute(granularity=Granularity.SELECTIVE, modules=modules)
     )
@@ -83,25 +71,14 @@ def _selective(job: TrainingJob, modules: frozenset[str], slowdown: float, sourc
         slowdown=slowdown,
         cost=f"about {slowdown:.0%} of the step: the forward of {', '.join(sorted(modules))} again",
         source=source,
-        why_not=why_not or problem,
+        why_not=selective_recompute_refusal(job, modules) or problem,
     )
 
 
 def full_proposals(job: TrainingJob) -> Iterator[Proposal]:
     """Every layer, or half of each chunk's, replayed from its input."""
     exchange = EXCHANGE_SHARE / 2 if job.layout.expert > 1 and job.text.has_experts else 0
-    why_not = ""
-    if job.routing.exchange_overlap:
-        why_not = "megatron-core asserts against full recompute with overlap_moe_expert_parallel_comm"
-    elif job.graphs.capture in (Capture.LOCAL, Capture.TRANSFORMER_ENGINE):
-        why_not = "megatron-core rejects full recompute with graphs of parts of layers (full_iteration only)"
-    elif job.offloaded_layers:
-        why_not = "cpu_offloading of layers refuses any recompute"
-    elif job.vision is not None and not job.vision.native and job.vision.deepstack and job.patches:
-        why_not = (
-            "Bridge 0.3.1 cannot recompute fully with images: its checkpoint hands the deepstack list to "
-            "save_for_backward, which takes tensors only"
-        )
+    why_not = full_recompute_refusal(job)
     widest = max((len(chunk.layers) for rank in job.chunks for chunk in rank), default=0)
     half = widest // 2
     full = Granularity.FULL
