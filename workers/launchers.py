@@ -1,5 +1,7 @@
 """Where a trial's command runs: under the supervisor on this host, or as a job of a Slurm cluster.
 
+Around both there may be a container (`containers`).
+
 Both give the same `Result`, and both leave nothing behind however the worker ends. What the command
 measured is in the trial's folder, which the nodes of a cluster share with this host.
 """
@@ -8,17 +10,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bisection.adapters.catalogue import SlurmJob
-from workers import slurm_job
+from bisection.adapters.containers import Container
+from workers import containers, slurm_job
 from workers.launching import Launch
 from workers.supervision import last_line, read_bounded, run_supervised
-from workers.supervisor import Result
+from workers.supervisor import MARK, Result
 
+#: As slurmstepd says that memory ended: of the control group's limit, and of the accounting's.
+_MEMORY_KILL = re.compile(r"oom[-_ ]kill|exceeded (?:job |step )?memory limit|Out Of Memory", re.IGNORECASE)
 #: A job ends, is noticed and is read back within this long after its own time limit.
 _SETTLING_SECONDS = 120.0
 
@@ -37,8 +44,21 @@ class Ground:
     mark: str
 
 
-def launch_here(launch: Launch, ground: Ground) -> Result:
+def launch_here(launch: Launch, container: Container | None, ground: Ground) -> Result:
     """Raises Cancelled or SupervisorLost, as `run_supervised` does."""
+    if container is None:
+        return _supervised(launch, ground)
+    containers.announce(container, ground.folder)
+    try:
+        result = _supervised(
+            containers.contained(launch, container, ground.folder, {MARK: ground.mark}), ground
+        )
+    finally:
+        containers.take_back(ground.folder)
+    return containers.told_apart(result, container, ground.folder, node=0, said=last_line(ground.output))
+
+
+def _supervised(launch: Launch, ground: Ground) -> Result:
     return run_supervised(
         launch.command,
         environment=launch.environment,
@@ -53,13 +73,19 @@ def launch_here(launch: Launch, ground: Ground) -> Result:
     )
 
 
-def launch_in_slurm(launch: Launch, job: SlurmJob, ground: Ground) -> Result:
+def launch_in_slurm(launch: Launch, job: SlurmJob, container: Container | None, ground: Ground) -> Result:
     """The command as a job, once a node. Raises Cancelled or SupervisorLost.
 
     The time limit counts from the job's start. What is the cluster's fault (a node that failed, a job that
     was refused, cancelled by others or waited too long) is a result with ``error``: the trial is run again.
     """
     client = ground.folder / "slurm-client.txt"
+    inside: list[str] = []
+    if container and container.runtime == "pyxis":
+        inside = [f"--python={launch.command[0]}"]
+        inside += [f"--srun={option}" for option in containers.srun_options(launch, container, ground.folder)]
+    elif container:
+        launch = containers.contained(launch, container, ground.folder, {MARK: ground.mark})
     try:
         waited = run_supervised(
             [
@@ -68,6 +94,7 @@ def launch_in_slurm(launch: Launch, job: SlurmJob, ground: Ground) -> Result:
                 *("--time-limit", f"{ground.time_limit_seconds:g}"),
                 *("--output-limit", str(ground.output_limit_bytes // job.nodes)),
                 *(f"--option={option}" for option in job.options),
+                *inside,
                 *("--", *launch.command),
             ],
             environment={**_of_the_cluster(), **launch.environment},
@@ -93,13 +120,46 @@ def launch_in_slurm(launch: Launch, job: SlurmJob, ground: Ground) -> Result:
         return Result(error=f"the Slurm job did not start within {job.queue_seconds:g} s")
     if waited.exit_code != 0:
         return Result(error=last_line(client) or f"the Slurm client ended with {waited.exit_code}")
+    ended = _how_the_job_ended(ground.folder)
     try:
-        return _joined([_of_node(ground.folder, node) for node in range(job.nodes)])
+        nodes = [_of_node(ground.folder, node) for node in range(job.nodes)]
     except (OSError, ValueError, TypeError):
-        said = slurms.strip().splitlines()
+        return _of_the_cluster_alone(ended, slurms)
+    if container:
+        nodes = [
+            containers.told_apart(
+                result,
+                container,
+                ground.folder,
+                node=node,
+                said=last_line(ground.folder / f"node-{node}.txt"),
+            )
+            for node, result in enumerate(nodes)
+        ]
+    joined = _joined(nodes)
+    if ended.startswith("OUT_OF_MEMORY"):
+        joined.memory_kills = max(joined.memory_kills, 1)
+    return joined
+
+
+def _how_the_job_ended(folder: Path) -> str:
+    """Slurm's words, for example ``FAILED JobLaunchFailure``; "" where it had forgotten the job."""
+    return read_bounded(folder / slurm_job.ENDED, 1000)
+
+
+def _of_the_cluster_alone(ended: str, slurms: str) -> Result:
+    """What became of a job whose nodes could not write how the command ended."""
+    said = next((line for line in reversed(slurms.splitlines()) if line.strip()), "it was lost")
+    # Without cgroups the cluster's accounting kills the whole step, and calls that a failed launch.
+    if ended.startswith("OUT_OF_MEMORY") or _MEMORY_KILL.search(slurms):
+        told = [line for line in slurms.splitlines() if _MEMORY_KILL.search(line)]
+        return Result(signal=signal.SIGKILL, memory_kills=1, kernel=told[:5] or [f"Slurm: {ended}"])
+    if ended.startswith("TIMEOUT"):
         return Result(
-            error="the Slurm job left no result on every node: " + (said[-1] if said else "it was lost")
+            error="the cluster's own time limit ended the Slurm job before the profile's trial_seconds: "
+            "raise it by slurm.options (--time=...)"
         )
+    return Result(error=f"the Slurm job left no result on every node: {said} ({ended or 'no longer known'})")
 
 
 def _of_the_cluster() -> dict[str, str]:
@@ -126,4 +186,7 @@ def _joined(nodes: list[Result]) -> Result:
         survivors=sum(node.survivors for node in nodes),
         output_bytes=sum(node.output_bytes for node in nodes),
         error=first.error,
+        memory_kills=sum(node.memory_kills for node in nodes),
+        memory_kills_on_host=sum(node.memory_kills_on_host for node in nodes),
+        kernel=[line for node in nodes for line in node.kernel],
     )

@@ -32,7 +32,7 @@ _CUDA_INHERITED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What to start, and with which environment."""
+    """What to start, and with which environment. With an ``image``: in it."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -40,6 +40,8 @@ class Launch:
     processes: int
     adapter: str  #: the name of the era whose adapter fitted
     overrides: tuple[SpeltOverride, ...]
+    image: str = ""
+    reads: tuple[Path, ...] = ()  #: of this host, besides the trial's folder
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
@@ -82,9 +84,15 @@ def plan_launch(
     }
     words |= {f"{{{name}}}": place for name, place in profile.places.items()}
     changes = spell(profile, workspace, overrides)
+    inside = bool(environment.image)
+    # Pyxis gives the first process no input to hold; the node's lease ends it there.
+    held = (
+        ["--end-with-input"] if inside and profile.container and profile.container.runtime != "pyxis" else []
+    )
     return Launch(
         command=(
-            *(sys.executable, "-I", ranks.__file__, "--processes", str(adapter.processes), "--"),
+            *(str(environment.python) if inside else sys.executable, "-I", ranks.__file__),
+            *("--processes", str(adapter.processes), *held, "--"),
             *(filled(word, words) for word in adapter.command),
             *(
                 adapter.override.replace("{key}", change.spelt).replace("{value}", _spelt(change.value))
@@ -98,6 +106,12 @@ def plan_launch(
         processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
         adapter=adapter.name,
         overrides=changes,
+        image=environment.image,
+        reads=(
+            Path(ranks.__file__).parent,  # with the probe
+            *(overlay.folder for overlay in environment.overlays),
+            *(Path(place) for place in (profile.data.path, *profile.places.values()) if place),
+        ),
     )
 
 
@@ -143,8 +157,11 @@ def _environment(
     if profile.expected_imports:
         imports = {module: filled(place, words) for module, place in profile.expected_imports.items()}
         result["FIRSTBAD_EXPECTED_IMPORTS"] = json.dumps(imports)
+    if environment.image:
+        del result["PATH"]  # the image knows where its programs are
     if profile.device == "cuda":
-        result |= {name: os.environ[name] for name in _CUDA_INHERITED if name in os.environ}
+        inherited = _CUDA_INHERITED[:1] if environment.image else _CUDA_INHERITED
+        result |= {name: os.environ[name] for name in inherited if name in os.environ}
         result["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     else:
         result["CUDA_VISIBLE_DEVICES"] = ""

@@ -3,7 +3,8 @@
 Started by path inside a trial (``python ranks.py --processes N -- COMMAND``), under
 the supervisor. Sets what torch.distributed reads, with a rendezvous of its own, so
 that two trials on one host never meet; on one of several nodes, the rendezvous that
-`slurm_task` names. Standard library only.
+`slurm_task` names. Standard library only. In a container it is the first process:
+``--end-with-input`` ends it, and with it all others there, once nobody holds its input.
 
 Exit status: 0 if every rank's is; else that of the rank that failed first, 128 + n
 if signal n ended it.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -32,7 +34,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(command: list[str], processes: int) -> int:
+def run(command: list[str], processes: int, end_with_input: bool = False) -> int:
     nodes, node = int(os.environ.get("FIRSTBAD_NODES", "1")), int(os.environ.get("FIRSTBAD_NODE", "0"))
     rendezvous = {
         "WORLD_SIZE": str(nodes * processes),
@@ -43,6 +45,7 @@ def run(command: list[str], processes: int) -> int:
     ranks = [
         subprocess.Popen(
             command,
+            stdin=subprocess.DEVNULL,
             env={
                 **os.environ,
                 **rendezvous,
@@ -55,6 +58,8 @@ def run(command: list[str], processes: int) -> int:
     first_failure: int | None = None
     give_up = float("inf")
     while any(rank.poll() is None for rank in ranks):
+        if end_with_input and _input_ended():
+            _signal_all(ranks, signal.SIGKILL)
         failed = [code for code in (rank.poll() for rank in ranks) if code]
         if failed and first_failure is None:
             first_failure = failed[0]
@@ -71,6 +76,10 @@ def run(command: list[str], processes: int) -> int:
     return 128 - first_failure if first_failure < 0 else first_failure
 
 
+def _input_ended() -> bool:
+    return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
+
+
 def _signal_all(ranks: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
     for rank in ranks:
         if rank.poll() is None:
@@ -80,9 +89,10 @@ def _signal_all(ranks: list[subprocess.Popen[bytes]], number: signal.Signals) ->
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Start one process a rank on this host.")
     parser.add_argument("--processes", type=int, required=True, metavar="N")
+    parser.add_argument("--end-with-input", action="store_true", help="when standard input ends, kill all")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
-    return run(options.command, options.processes)
+    return run(options.command, options.processes, options.end_with_input)
 
 
 if __name__ == "__main__":

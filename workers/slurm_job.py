@@ -22,7 +22,7 @@ from pathlib import Path
 LOST, REFUSED = os.EX_TEMPFAIL, os.EX_CONFIG
 POLL_SECONDS = 1.0
 #: The lease is renewed at every look at the job; nodes give up after `slurm_task.LEASE_SECONDS`.
-LEASE, BATCH = "slurm-lease", "slurm.sh"
+LEASE, BATCH, ENDED = "slurm-lease", "slurm.sh", "slurm-ended.txt"
 #: The controller may be restarted or busy: so long without an answer is no news of the job.
 SILENCE_SECONDS = 300.0
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"}
@@ -44,11 +44,14 @@ def script(options: argparse.Namespace) -> str:
     """The batch script: the command once a node, under `slurm_task`."""
     words = [
         "srun", f"--nodes={options.nodes}", f"--ntasks={options.nodes}", "--ntasks-per-node=1",
-        sys.executable, "-I", str(Path(__file__).with_name("slurm_task.py")),
+        *options.srun, options.python, "-I", str(Path(__file__).with_name("slurm_task.py")),
         "--folder", str(options.folder), "--time-limit", options.time_limit,
         "--output-limit", options.output_limit, "--", *options.command,
     ]  # fmt: skip
-    return f"#!/bin/sh\nexec {shlex.join(words)}\n"
+    # An image in which srun starts the command has no Slurm to ask.
+    first = 'FIRSTBAD_FIRST_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+    first += "export FIRSTBAD_FIRST_NODE\n"
+    return f"#!/bin/sh\n{first if options.nodes > 1 else ''}exec {shlex.join(words)}\n"
 
 
 def submit(options: argparse.Namespace) -> str:
@@ -70,16 +73,14 @@ def submit(options: argparse.Namespace) -> str:
     return asked.stdout.strip().partition(";")[0]
 
 
-def state(job: str) -> str:
-    """Slurm's word for where the job stands; "" while the controller does not answer."""
+def state(job: str) -> tuple[str, str]:
+    """Slurm's words for where the job stands, and why; "" while the controller does not answer."""
     asked = subprocess.run(
         ["scontrol", "show", "job", "--oneliner", job], capture_output=True, text=True, check=False
     )
-    for word in asked.stdout.split():
-        name, _, value = word.partition("=")
-        if name == "JobState":
-            return value
-    return "FORGOTTEN" if "Invalid job id" in asked.stderr else ""
+    told = dict(word.partition("=")[::2] for word in asked.stdout.split())
+    forgotten = "FORGOTTEN" if "Invalid job id" in asked.stderr else ""
+    return told.get("JobState", forgotten), told.get("Reason", "")
 
 
 def wait(job: str, folder: Path) -> int:
@@ -87,10 +88,11 @@ def wait(job: str, folder: Path) -> int:
     spoken = ""
     while True:
         (folder / LEASE).touch()
-        standing = state(job)
+        standing, why = state(job)
         if standing:
             heard = time.monotonic()
         if standing in _ENDED or standing == "FORGOTTEN":
+            (folder / ENDED).write_text(f"{standing} {why}", encoding="utf-8")
             return 0
         if standing in _CLUSTERS_FAULT or time.monotonic() - heard > SILENCE_SECONDS:
             sys.stderr.write(f"Slurm job {job}: {standing or 'the controller does not answer'}\n")
@@ -109,6 +111,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--time-limit", required=True, metavar="SECONDS", help="of the command, once it runs")
     parser.add_argument("--output-limit", required=True, metavar="BYTES", help="of the command, on each node")
     parser.add_argument("--option", action="append", default=[], help="of sbatch, as it is")
+    parser.add_argument("--srun", action="append", default=[], help="option of srun, as it is")
+    parser.add_argument("--python", default=sys.executable, help="which, on the nodes, starts the command")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
     (options.folder / LEASE).touch()

@@ -39,18 +39,13 @@ class Lease:
 
 
 def place() -> dict[str, str]:
-    """What the ranks of several nodes need to meet. Nothing for one node."""
+    """What the ranks of several nodes need to meet, besides the first's name. Nothing for one node."""
     nodes = int(os.environ.get("SLURM_NNODES", "1"))
     if nodes == 1:
         return {}
-    listed = subprocess.run(
-        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
     return {
         "FIRSTBAD_NODES": str(nodes),
         "FIRSTBAD_NODE": os.environ["SLURM_NODEID"],
-        "FIRSTBAD_FIRST_NODE": listed.stdout.split()[0],
         # Jobs of one cluster that share a node differ in their ids.
         "FIRSTBAD_PORT": str(20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000),
     }

@@ -15,6 +15,7 @@ import argparse
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 #: Set in the trial's environment, so that its processes can be told from all others.
@@ -50,6 +51,64 @@ class Result:
     survivors: int = 0  #: processes that even KILL did not end
     output_bytes: int = 0  #: written by the command; what is above the limit was left out
     error: str = ""  #: why the command could not be started
+    #: processes of this control group, and of this host, that the kernel killed for memory meanwhile
+    memory_kills: int = 0
+    memory_kills_on_host: int = 0
+    kernel: list[str] = field(default_factory=list)  #: what its log says of that, and of GPUs (Xid)
+
+
+class KernelWitness:
+    """What the kernel did while the command ran: kills for memory, and errors of a GPU.
+
+    Each source may be closed to us; then it says nothing. The host's counter knows every kill, of others too;
+    that of our own control group only ours, but not where a container has another one.
+    """
+
+    _SAID = re.compile(r"out of memory: Killed process \d+|NVRM: Xid", re.IGNORECASE)
+    _MOST_LINES = 20
+
+    def __init__(self) -> None:
+        self._own, self._host = _counted(_own_memory_events()), _counted(Path("/proc/vmstat"))
+        self._log = -1
+        with suppress(OSError):
+            self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._log, 0, os.SEEK_END)
+
+    def tell(self, result: Result) -> None:
+        result.memory_kills = max(_counted(_own_memory_events()) - self._own, 0)
+        result.memory_kills_on_host = max(_counted(Path("/proc/vmstat")) - self._host, 0)
+        while self._log >= 0 and len(result.kernel) < self._MOST_LINES:
+            try:
+                record = os.read(self._log, 8192).decode(errors="replace")
+            except BrokenPipeError:  # records were overwritten before we read them; the next are there
+                continue
+            except OSError:
+                break
+            message = record.partition(";")[2].partition("\n")[0]
+            if self._SAID.search(message):
+                result.kernel.append(message[:300])
+
+
+def _own_memory_events() -> Path:
+    """The file of our control group with a line ``oom_kill N``; of version 2, or 1."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            top = Path("/sys/fs/cgroup")
+            if "memory" in controllers.split(","):
+                return top / "memory" / group.lstrip("/") / "memory.oom_control"
+            events = top / group.lstrip("/") / "memory.events"
+            if not controllers and events.exists():
+                return events
+    return Path("/nonexistent")
+
+
+def _counted(file: Path) -> int:
+    with suppress(OSError, ValueError):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 class BoundedOutput:
@@ -92,6 +151,7 @@ def supervise(command: list[str], time_limit: float, output: BoundedOutput) -> R
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(stop, lambda number, _: asked_to_stop.append(number))
+    witness = KernelWitness()
     started = time.monotonic()
     owner = os.getppid()
     try:
@@ -146,6 +206,7 @@ def supervise(command: list[str], time_limit: float, output: BoundedOutput) -> R
         else:
             result.exit_code = os.WEXITSTATUS(status)
     result.output_bytes = output.total_bytes
+    witness.tell(result)
     return result
 
 

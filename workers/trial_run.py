@@ -26,7 +26,7 @@ from bisection.adapters.git_process import GitError
 from bisection.adapters.mirror import DamagedMirror, MirrorError, Unreachable
 from bisection.ledger import Trial
 from bisection.measurement import Measurement, Outcome
-from workers import slurm_job
+from workers import containers, slurm_job
 from workers.building import BuildHostError
 from workers.credentials import without_credentials
 from workers.environments import Environments, PreparedEnvironment
@@ -229,7 +229,11 @@ class _Run:
         )
         try:
             slurm = self._profile.slurm
-            result = launch_in_slurm(launch, slurm, ground) if slurm else launch_here(launch, ground)
+            container = self._profile.container
+            if slurm:
+                result = launch_in_slurm(launch, slurm, container, ground)
+            else:
+                result = launch_here(launch, container, ground)
         except SupervisorLost as error:
             return _failed(self._known, Outcome.LOST, str(error))
         output = read_bounded(self._place.output, ARTIFACT_LIMIT_BYTES)
@@ -339,6 +343,7 @@ def _sweep(trials: Path) -> None:
                 if folder.exists():  # without one, its worker is between making and taking its lock
                     kill_marked(lock_path.read_text(encoding="utf-8") or folder.name)
                     slurm_job.cancel(folder)
+                    containers.take_back(folder)
                     shutil.rmtree(folder, ignore_errors=True)
                     lock_path.unlink(missing_ok=True)
             finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, field_validator, model_validator
 
 from bisection.adapters.catalogue_fields import Bytes, Shape, Text
 
@@ -62,7 +62,7 @@ class Container(Shape):
     mounts: tuple[Mount, ...] = ()
     network: bool = False  #: whether the host's network is seen; ranks on one host need none
     memory_bytes: Bytes | None = None  #: of the host's, for all processes; none: the host's own limit
-    #: Data loaders hand batches over in shared memory; a container's own default (64 MiB) ends them by SIGBUS.
+    #: Data loaders hand batches over in it; a container's own default, 64 MiB, ends them by SIGBUS.
     shared_memory_bytes: Bytes = 16 * 2**30
 
     @model_validator(mode="after")
