@@ -32,7 +32,7 @@ from workers.inheriting import inherit, replayed
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
 from workers.taking_over import Standing, content_keys, take_over
-from workers.verifying import can_be_reverted, changes_nothing, give_up, verify
+from workers.verifying import can_be_reverted, changes_nothing, give_up, is_verified, verify
 
 log = structlog.get_logger(__name__)
 
@@ -180,8 +180,8 @@ def _go_down(context: WorkerContext, row: BisectionRow, finding: Finding) -> boo
 
 
 def _found(context: WorkerContext, row: BisectionRow, spec: BisectionSpec, answer: Finding) -> bool:
-    """The answer of all levels: a culprit that can be taken back is tested so, anything else reported."""
-    if not can_be_reverted(spec, answer):
+    """The answer of all levels: what can be tried further is, anything else reported."""
+    if not is_verified(row, spec, answer):
         return _conclude(context, row, answer)
     context.trials.cancel_all(row.id)
     return context.bisections.verify(row.id, answer)

@@ -111,7 +111,9 @@ def _side(
 ) -> Side:
     """The lock is the commit's; the measurement is of one of the states, which may carry other pins."""
     measured = {
-        id(row.measurement): row for row in rows if row.measurement is not None and row.trial.state in states
+        id(row.measurement): row
+        for row in rows
+        if row.measurement is not None and row.trial.state in states and row.trial.is_evidence
     }
     best = choose_measurement([row.measurement for row in measured.values() if row.measurement])
     if best is None:

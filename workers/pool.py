@@ -70,7 +70,7 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
         repository=repository,
         catalogue=context.catalogue,
         root=context.root,
-        overrides=row.request.get("overrides") or {},
+        overrides={**(row.request.get("overrides") or {}), **claim.trial.overrides},
         capacity_bytes=criterion.capacity_bytes if enforced else None,
         worker=context.name,
         pseudonym_key=context.keys.pseudonyms(),

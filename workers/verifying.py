@@ -1,4 +1,5 @@
-"""The revert test of a found culprit: makes the state, has it tried, tells what came of it.
+"""After an answer: the revert test of a found culprit (makes the state, has it tried, tells what came of it),
+then proofs of remedies where they were asked for.
 
 The finding is known by now, and stands whatever happens here. Every step is derived from rows, so a crash
 anywhere only repeats it; the state is a commit whose hash is the same on every host.
@@ -20,6 +21,8 @@ from bisection.search import Search
 from bisection.specification import BisectionSpec
 from workers.context import WorkerContext
 from workers.resolution import open_mirror
+from workers.inheriting import inherit_revert
+from workers.proving import prove
 
 
 class RevertDiffers(MirrorError):
@@ -29,6 +32,12 @@ class RevertDiffers(MirrorError):
 
 
 def can_be_reverted(spec: BisectionSpec, finding: Finding) -> bool:
+def is_verified(row: BisectionRow, spec: BisectionSpec, finding: Finding) -> bool:
+    """Whether an answer is tried further before it is reported."""
+    accuses = finding.kind in (FindingKind.FOUND, FindingKind.SET)
+    return can_be_reverted(spec, finding) or (accuses and row.prove > 0)
+
+
     """Whether a commit of the bisected repository was found, and its bad end is a commit as it is."""
     return finding.kind is FindingKind.FOUND and spec.levels[spec.ground].is_plain
 
@@ -56,12 +65,18 @@ def changes_nothing(context: WorkerContext, profile: Profile, spec: BisectionSpe
 
 
 def verify(context: WorkerContext, row: BisectionRow) -> bool:
-    """One step of the test; True if the report may be made now."""
+    """One step of it; True if there may be more to do now."""
     spec = row.specification
     assert spec is not None  # a finding of a commit has a range
     assert row.finding is not None  # it is what is verified
     finding = Finding.from_json(row.finding)
     culprit, bad = _sides(spec, finding)
+    if finding.revert is None and can_be_reverted(spec, finding):
+        return _test_revert(context, row, spec, finding)
+    return prove(context, row) and context.bisections.verified(row.id, finding)
+
+
+def _test_revert(context: WorkerContext, row: BisectionRow, spec: BisectionSpec, finding: Finding) -> bool:
     rows = context.trials.of(row.id)
     ledger = Trials.ledger(rows)
     signature = Search.replay(spec, ledger, spec.ground).standing.evidence.signature
@@ -97,8 +112,13 @@ def verify(context: WorkerContext, row: BisectionRow) -> bool:
 
 
 def give_up(context: WorkerContext, row: BisectionRow, error: Exception) -> bool:
-    """Report the finding without its revert test: a fault in this must not take the answer away."""
-    return _end(context, row, _not_run(f"firstbad itself failed at it ({error})"))
+    """Report the finding without what is left to try: a fault in this must not take the answer away."""
+    assert row.finding is not None
+    finding = Finding.from_json(row.finding)
+    context.trials.cancel_all(row.id)
+    if finding.revert is None and finding.kind is FindingKind.FOUND:
+        finding = finding.with_revert(_not_run(f"firstbad itself failed at it ({error})"))
+    return context.bisections.verified(row.id, finding)
 
 
 def _back_to_parent(spec: BisectionSpec, finding: Finding) -> RevertTest:
@@ -172,5 +192,6 @@ def _spent(row: BisectionRow, spec: BisectionSpec, ledger: tuple[LedgerEntry, ..
 def _end(context: WorkerContext, row: BisectionRow, test: RevertTest) -> bool:
     assert row.finding is not None
     context.trials.cancel_all(row.id)
-    context.bisections.verified(row.id, Finding.from_json(row.finding).with_revert(test))
+    proofs = row.prove > 0
+    context.bisections.verified(row.id, Finding.from_json(row.finding).with_revert(test), go_on=proofs)
     return True

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bisection.commits import State
 from bisection.credible import credible_groups
-from bisection.effects import OFF_THE_LINE, REVERTED, trial_effect
-from bisection.ledger import LedgerEntry, Purpose
+from bisection.effects import ASIDE, OFF_THE_LINE, trial_effect
+from bisection.ledger import LedgerEntry
 from bisection.report_parts import BeliefHistory, BeliefRow
 from bisection.search import GOOD_END_IS_BAD, NO_CULPRIT, Search
 from bisection.specification import BisectionSpec
@@ -38,8 +38,8 @@ def belief_histories(
         for level, search in enumerate(searches):
             before = search.standing
             search.record(entry)
-            if entry.trial.purpose is Purpose.REVERT:
-                effects[entry.sequence] = REVERTED
+            if not entry.trial.is_evidence:
+                effects[entry.sequence] = ASIDE[entry.trial.purpose]
                 continue
             if entry.trial.state not in search.level.states:
                 continue

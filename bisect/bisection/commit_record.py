@@ -13,7 +13,7 @@ from bisection.attribution import choose_measurement
 from bisection.commits import Commit, CommitRange, State
 from bisection.criteria import Verdict, judge
 from bisection.finding import Finding, FindingKind, LevelFinding
-from bisection.ledger import LedgerEntry, Purpose
+from bisection.ledger import LedgerEntry
 from bisection.levels import Level
 from bisection.measurement import Measurement, Outcome
 from bisection.report_parts import TrialRow
@@ -29,7 +29,9 @@ def commit_verdicts(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> dict[
     counts: dict[object, Counter[Verdict]] = {}
     keys = _state_keys(spec)
     for entry in ledger:
-        verdict = judge(spec.criterion, entry.measurement).verdict
+        if not entry.trial.is_evidence:
+            continue
+        verdict = judge(spec.criterion, entry.measurement, known).verdict
         if entry.trial.state in keys and verdict is not Verdict.RETRY:
             counts.setdefault(keys[entry.trial.state], Counter())[verdict] += 1
     verdicts = {}
@@ -117,7 +119,7 @@ def best_measurement(ledger: Sequence[LedgerEntry], states: Collection[State]) -
             entry.measurement
             for entry in ledger
             if entry.trial.state in states
-            and entry.trial.purpose is not Purpose.REVERT
+            and entry.trial.is_evidence
             and entry.measurement.outcome is not Outcome.LOST
         ]
     )

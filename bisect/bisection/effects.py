@@ -10,12 +10,16 @@ from bisection import narration
 from bisection.answers import AGREEING_TRIALS, Standing
 from bisection.credible import credible_groups
 from bisection.evidence import LOST_IN_A_ROW
+from bisection.ledger import Purpose
 from bisection.quantities import counted
 
 #: Of a trial of a state that later commits took back.
 OFF_THE_LINE = "It is no evidence: what made this state was undone again before the bad end."
-#: Of a trial of the bad end without the culprit.
-REVERTED = "It came after the answer and changed no belief: it says whether the revert mends."
+#: Of trials that came after the answer, to ask something else.
+ASIDE = {
+    Purpose.REVERT: "It came after the answer and changed no belief: it says whether the revert mends.",
+    Purpose.PROOF: "It came after the answer and changed no belief: it says whether the remedy holds.",
+}
 #: The belief in an answer that blames no commit is spoken of when it moved by more than this.
 _TELLING_SHIFT = 0.1
 _HALVED = (0.4, 0.6)

@@ -6,8 +6,10 @@ gives the same next trials, so a crash anywhere is a replay.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -22,11 +24,13 @@ class Purpose(StrEnum):
     SEARCH = "search"  #: narrows the suspects
     CONFIRM = "confirm"  #: the culprit must fail again, its parent pass again
     REVERT = "revert"  #: the bad end without the culprit
+    PROOF = "proof"  #: a remedy at the culprit: does the changed configuration pass?
+    POINT = "point"  #: a point of a sweep: one commit under a changed configuration
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run of the repro at one state. ``attempt`` counts the trials of that state from 1."""
+    """One run of the repro at one state. ``attempt`` counts its trials with these changes from 1."""
 
     state: State
     attempt: int
@@ -35,6 +39,8 @@ class Trial:
     enforce_capacity: bool = True  #: False: measure the whole peak, and compare it afterwards
     avoid_workers: tuple[str, ...] = ()  #: workers that measured this state already
     taken_from: str = ""  #: another bisection and the number of its trial, where it was measured; "": here
+    #: keys of the configuration that it changes, on top of what all trials of its request change
+    overrides: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.attempt < 1:
@@ -42,7 +48,13 @@ class Trial:
 
     @property
     def key(self) -> str:
-        return f"{self.state.key}-{self.attempt}"
+        changed = f"-{overrides_key(self.overrides)}" if self.overrides else ""
+        return f"{self.state.key}{changed}-{self.attempt}"
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it is a run of the job as it was asked about: what a search may learn from."""
+        return self.purpose in (Purpose.END, Purpose.SEARCH, Purpose.CONFIRM)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +65,7 @@ class Trial:
             "enforce_capacity": self.enforce_capacity,
             "avoid_workers": list(self.avoid_workers),
             "taken_from": self.taken_from,
+            "overrides": dict(self.overrides),
         }
 
     @classmethod
@@ -65,7 +78,13 @@ class Trial:
             enforce_capacity=row.get("enforce_capacity", True),
             avoid_workers=tuple(row.get("avoid_workers", ())),
             taken_from=row.get("taken_from", ""),
+            overrides=row.get("overrides", {}),
         )
+
+
+def overrides_key(overrides: Mapping[str, Any]) -> str:
+    """A digest that is equal exactly for equal changes."""
+    return hashlib.sha256(json.dumps(dict(overrides), sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, kw_only=True)

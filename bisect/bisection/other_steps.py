@@ -22,7 +22,7 @@ from bisection.commits import CommitRange
 from bisection.criteria import Criterion, CriterionKind
 from bisection.drift import LEAST_SHARE
 from bisection.finding import Finding, FindingKind, OtherStep
-from bisection.ledger import LedgerEntry, Purpose, Trial
+from bisection.ledger import LedgerEntry, Trial
 from bisection.levels import Level
 from bisection.specification import BisectionSpec
 from bisection.states import Line
@@ -175,7 +175,7 @@ def entries_for(line: Line, ledger: Sequence[LedgerEntry]) -> tuple[LedgerEntry,
     inside = [
         entry
         for entry in ledger
-        if entry.trial.state in line.places and entry.trial.purpose is not Purpose.REVERT
+        if entry.trial.state in line.places and entry.trial.is_evidence
     ]
     return tuple(replace(entry, sequence=sequence) for sequence, entry in enumerate(inside))
 

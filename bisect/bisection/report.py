@@ -32,6 +32,7 @@ from bisection.ledger import LedgerEntry, Purpose
 from bisection.measurement import Outcome
 from bisection.regression import Regression, RegressionKind
 from bisection.report_parts import (
+from bisection.remedy_proofs import with_proofs
     Asked,
     BeliefHistory,
     DiffSummary,
@@ -243,7 +244,7 @@ def build_report(
         config_delta=changes,
         pin_delta=pin_delta,
         diff_summary=evidence.diff_summary or (_paths_touched(culprit) if culprit else None),
-        remedies=evidence.remedies,
+        remedies=with_proofs(evidence.remedies, ledger, spec.criterion, after),
         trials=trials,
         # Of a search that saw no bad trial, it is what was believed before: no evidence against anyone.
         posterior=suspicions(shown.range, evidence.posterior)

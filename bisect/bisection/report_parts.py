@@ -108,7 +108,7 @@ class RemedyEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class RemedyRow:
-    """A proposed change of the configuration. ``proven`` is None where no trial was asked for."""
+    """A proposed change of the configuration. ``proven`` is None where no trial decided it."""
 
     title: str
     change: Mapping[str, Any]
@@ -119,7 +119,10 @@ class RemedyRow:
     why_not: str = ""  #: the rule that forbids it, if not legal
     source: str = ""
     proven: bool | None = None
-    proof: str = ""  #: what the proving trial measured
+    proof: str = ""  #: what the proving trial measured, or why it could not
+    measured_peak_bytes: int | None = None  #: of that trial; out of memory, the least that it needs
+    measured_rate: float | None = None  #: useful tokens a second of the proving trial
+    estimate_off_bytes: int | None = None  #: estimated minus measured peak, of a trial that fitted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ class Search:
     def record(self, entry: LedgerEntry) -> None:
         """Take in one finished trial. Raises `IllegalEntry`, and then changes nothing.
 
-        Trials of a revert, and of states that lie off the line, are kept and are no evidence.
+        Trials that are no evidence (`Trial.is_evidence`), and states off the line, are kept and tell nothing.
         """
         state = entry.trial.state
         if entry.sequence != len(self._entries):
@@ -103,7 +103,7 @@ class Search:
                 f"entry {entry.sequence} cannot follow {len(self._entries)} entries: "
                 f"the next sequence number is {len(self._entries)}"
             )
-        if state.commit not in self._known and entry.trial.purpose is not Purpose.REVERT:
+        if state.commit not in self._known and entry.trial.is_evidence:
             raise IllegalEntry(f"the state {state.commit} is not a commit of any level")
         if entry.measurement.state != state:
             raise IllegalEntry(
@@ -114,9 +114,9 @@ class Search:
         self._entries.append(entry)
         self._keys.add(entry.trial.key)
         group = self.line.places.get(state)
-        if group is not None and entry.trial.purpose is not Purpose.REVERT:
-            self._judged.append(JudgedEntry.of(self.spec.criterion, group, entry))
-        for derived in ("_evidence", "_standing", "_chance"):
+        if group is not None and entry.trial.is_evidence:
+            self._placed.append((group, entry))
+        for derived in ("_circumstances", "_evidence", "_standing", "_chance"):
             self.__dict__.pop(derived, None)
 
     def next(self, workers: int, pending: Sequence[Trial] = ()) -> tuple[Trial, ...] | Finding:
@@ -209,7 +209,7 @@ class Search:
         for trial in pending:
             place = self.line.places.get(trial.state)
             others = [other for other in kept if other is not trial]
-            if place is None and trial.purpose is Purpose.REVERT:
+            if not trial.is_evidence:
                 continue
             # A trial off the line was of the level above, which has its answer.
             # Of the others one is left, so that there is something to wait for.

@@ -39,7 +39,7 @@ def cost(remedy: RemedyRow) -> str:
 
 def standing(remedy: RemedyRow) -> str:
     if remedy.proven is None:
-        return "estimated, not tried"
+        return f"estimated; not proven: {remedy.proof}" if remedy.proof else "estimated, not tried"
     return f"{'proven' if remedy.proven else 'tried, and it failed'}: {remedy.proof}"
 
 

@@ -16,6 +16,8 @@ PURPOSE_WORDS = {
     Purpose.SEARCH: "search",
     Purpose.CONFIRM: "confirmation",
     Purpose.REVERT: "bad end without the culprit",
+    Purpose.PROOF: "proof of a remedy",
+    Purpose.POINT: "point of a sweep",
 }
 
 

@@ -33,7 +33,7 @@ from memory_models.breakdown import (
 )
 
 C, K = Component, Category
-END, SEARCH, CONFIRM, REVERT = Purpose
+END, SEARCH, CONFIRM, REVERT, *_ = Purpose
 
 #: MiB by cell at the parent's peak: 171.1 MiB in all.
 BASE: Mapping[Cell, float] = {

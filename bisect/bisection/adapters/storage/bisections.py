@@ -25,9 +25,16 @@ class Status(StrEnum):
     PLANNED = "planned"  #: a preview; waits for its confirmation
     HELD = "held"  #: needs more GPU hours than its profile allows; waits for somebody's approval
     RUNNING = "running"  #: trials are wanted
-    VERIFYING = "verifying"  #: a culprit was found; the bad end is tried without it
+    VERIFYING = "verifying"  #: there is an answer; what would mend it is tried
     REPORTING = "reporting"  #: the search ended; the report is being made
     ENDED = "ended"
+
+
+class Kind(StrEnum):
+    """What owns trials; both stand in one table, for what becomes of their trials is the same."""
+
+    BISECTION = "bisection"
+    SWEEP = "sweep"  #: ``spec`` and ``report`` are those of a sweep; it has no plan and no finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +56,8 @@ class BisectionRow:
     report: Mapping[str, Any] | None
     cancel_requested: bool
     request_digest: str
+    kind: Kind = Kind.BISECTION
+    prove: int = 0  #: how many remedies are to be tried at the culprit
     approval: Mapping[str, Any] | None = None  #: ``decision``, ``by``, ``at`` and ``reason``
     retraction: Mapping[str, Any] | None = None  #: ``by``, ``at`` and ``reason``
 
@@ -75,7 +84,8 @@ _COLUMNS = tuple(bisections.c[name] for name in BisectionRow.__dataclass_fields_
 
 
 def _bisection(row: Row[Any]) -> BisectionRow:
-    return BisectionRow(**{**row._mapping, "status": Status(row._mapping["status"])})
+    values = row._mapping
+    return BisectionRow(**{**values, "status": Status(values["status"]), "kind": Kind(values["kind"])})
 
 
 def digest(request: Mapping[str, Any]) -> str:
@@ -102,6 +112,7 @@ class Bisections:
         source: str,
         idempotency_key: str | None = None,
         failure_key: str | None = None,
+        kind: Kind = Kind.BISECTION,
     ) -> tuple[BisectionRow, bool]:
         """The bisection and whether it is new. Raises IdempotencyConflict.
 
@@ -124,6 +135,8 @@ class Bisections:
             "idempotency_key": idempotency_key,
             "request_digest": fingerprint,
             "failure_key": failure_key,
+            "kind": kind.value,
+            "prove": request.get("prove") or 0,
         }
         try:
             with self._database.write() as connection:
@@ -278,15 +291,15 @@ class Bisections:
             status=Status.VERIFYING.value,
         )
 
-    def verified(self, bisection_id: str, finding: Finding) -> bool:
-        """The finding with its revert test; the report is still to be made."""
+    def verified(self, bisection_id: str, finding: Finding, *, go_on: bool = False) -> bool:
+        """The finding with its revert test; ``go_on``: proofs of remedies follow before the report."""
         return self.move(
             bisection_id,
             [Status.VERIFYING],
             "verified",
             finding.to_json(),
             finding=finding.to_json(),
-            status=Status.REPORTING.value,
+            status=(Status.VERIFYING if go_on else Status.REPORTING).value,
         )
 
     def finish(self, bisection_id: str, report: Mapping[str, Any]) -> bool:

@@ -55,6 +55,8 @@ bisections = Table(
     Column("request_digest", String(64), nullable=False),
     # One open bisection per failure: repository, workflow and failing commit of a webhook.
     Column("failure_key", String(300)),
+    Column("kind", String(16), nullable=False, server_default="bisection"),  # or a sweep: it owns trials too
+    Column("prove", Integer, nullable=False, server_default="0"),  # remedies to try at the culprit
     UniqueConstraint("idempotency_key"),
     UniqueConstraint("failure_key"),
     Index(None, "created_at", "id"),
