@@ -17,7 +17,7 @@ from service.access import Reader
 from service.bisections import Existing, UsesParts
 from service.problem_responses import document
 from service.problems import Problem
-from service.shapes import TrialList, evidence
+from service.shapes import TrialList, evidence, known_beside
 
 router = APIRouter(prefix="/v1/bisections/{bisection_id}", tags=["evidence"])
 
@@ -35,11 +35,10 @@ _UNKNOWN = document(problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.NOT_F
 )
 def list_trials(_caller: Reader, row: Existing, parts: UsesParts) -> TrialList:
     """Every trial with its whole measurement, in the order of creation."""
-    names = parts.artifacts.names(row.id)
+    names, trials = parts.artifacts.names(row.id), parts.trials.of(row.id)
+    known = known_beside(row, trials)
     return TrialList(
-        items=[
-            evidence(row, trial, names.get(trial.id, ()), parts.settings) for trial in parts.trials.of(row.id)
-        ]
+        items=[evidence(row, trial, names.get(trial.id, ()), parts.settings, known) for trial in trials]
     )
 
 

@@ -310,13 +310,24 @@ def whole_criterion(
                     repair="give a criterion, for example {'kind': 'out_of_memory'}",
                 )
             )
-        return default
+        return _measurable(default, profile, errors) if default else None
     values = wanted.model_dump()
     if wanted.kind is CriterionKind.OUT_OF_MEMORY:
         values["capacity_bytes"] = wanted.capacity_bytes or profile.capacity_bytes
     try:
-        return Criterion(**values)
+        return _measurable(Criterion(**values), profile, errors)
     except ValueError as error:
         missing = "capacity_bytes" if wanted.kind is CriterionKind.OUT_OF_MEMORY else "threshold"
         errors.append(FieldError(field=f"criterion.{missing}", message=str(error), repair=f"give {missing}"))
         return None
+
+
+def _measurable(criterion: Criterion, profile: Profile, errors: list[FieldError]) -> Criterion | None:
+    """The criterion, where this profile's runs can be judged by it."""
+    refusal = profile.refuses(criterion)
+    if not refusal:
+        return criterion
+    errors.append(
+        FieldError(field="criterion.kind", message=refusal, repair="name a profile that trains on real data")
+    )
+    return None

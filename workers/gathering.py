@@ -11,6 +11,7 @@ the time limit was reached               TIMED_OUT
 the probe could not begin                INVALID
 a failure of the code, or the host's     CRASHED
 memory, or an exit code without a word
+a failure that chance causes, too        CRASHED, doubtful
 only failures that come and go           LOST
 exit 0, but a rank left no file          INVALID
 exit 0, every rank completed             COMPLETED
@@ -46,6 +47,8 @@ from workers.supervisor import Result
 HOST_MEMORY_SIGNATURE = "host_out_of_memory"
 #: With this word the probe says, as its last line, why it did not start the job.
 _PROBE_SAYS = "firstbad_probe: "
+#: Ends that a broken memory module causes as well as broken code.
+_DOUBTFUL_ENDS = ("signal SIGSEGV", "signal SIGBUS", "signal SIGILL")
 _KILLED = (137, -int(signal.SIGKILL))
 
 
@@ -67,6 +70,7 @@ class _Decision:
     outcome: Outcome
     reason: str
     signature: str = ""
+    doubtful: bool = False
 
 
 def gather(remains: Remains, state: State) -> Measurement:
@@ -88,6 +92,7 @@ def gather(remains: Remains, state: State) -> Measurement:
         outcome=decision.outcome,
         reason=decision.reason,
         signature=decision.signature,
+        doubtful=decision.doubtful,
         state=state,
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -165,13 +170,15 @@ def _decide_failure(remains: Remains, failures: Sequence[Failure], code: int) ->
             reason=f"the host's memory ended, not the device's: {how}",
             signature=HOST_MEMORY_SIGNATURE,
         )
-    if FailureKind.CODE in by_kind:
-        failure = by_kind[FailureKind.CODE]
-        return _Decision(
-            outcome=Outcome.CRASHED,
-            reason=_short(remains, failure),
-            signature=failure_signature(remains.redaction.failure(failure), remains.own_folders),
-        )
+    for kind in (FailureKind.CODE, FailureKind.DOUBTFUL):
+        if kind in by_kind:
+            failure = by_kind[kind]
+            return _Decision(
+                outcome=Outcome.CRASHED,
+                reason=_short(remains, failure),
+                signature=failure_signature(remains.redaction.failure(failure), remains.own_folders),
+                doubtful=kind is FailureKind.DOUBTFUL,
+            )
     if FailureKind.FLAKY in by_kind:
         return _Decision(
             outcome=Outcome.LOST,
@@ -183,6 +190,7 @@ def _decide_failure(remains: Remains, failures: Sequence[Failure], code: int) ->
         outcome=Outcome.CRASHED,
         reason=f"it ended with {name}; the last it said: {last}",
         signature=name,
+        doubtful=name in _DOUBTFUL_ENDS,
     )
 
 
@@ -296,6 +304,9 @@ def _steps(files: Sequence[RankFile], worst: RankFile) -> tuple[Step, ...]:
             image_tokens=sum(file.steps[at].image_tokens for file in files),
             padding_tokens=sum(file.steps[at].padding_tokens for file in files),
             patches=sum(file.steps[at].patches for file in files),
+            tokens=sum(file.steps[at].tokens for file in files),
+            sequences=sum(file.steps[at].sequences for file in files),
+            preparations=max(file.steps[at].preparations for file in files),
             rank_load=_rank_load([file.steps[at] for file in files]),
             expert_load=_expert_load([file.steps[at] for file in files]),
         )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from bisection.adapters.profiles import Profile
+from workers.step_needs import needs_of_words
 
 _WORD = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 #: Upstream's scripts that run a recipe by its name, at whatever era.
@@ -18,6 +19,9 @@ _RUNNERS = ("scripts/training/run_recipe.py", "finetune_qwen_vl.py")
 
 def broken_rules(profile: Profile) -> Iterator[str]:
     """Each broken rule as a sentence that names the era and the repair."""
+    default = profile.default_criterion()
+    if default and profile.refuses(default):
+        yield f"criterion: {profile.refuses(default)}; name real data"
     known = {"python", "environment", "workspace", "trial", "steps", "data", *profile.places}
     for adapter in profile.launch:
         if not adapter.command:
@@ -33,6 +37,9 @@ def broken_rules(profile: Profile) -> Iterator[str]:
         ):
             if word not in known:
                 yield f"{era}{{{word}}} is neither a word of firstbad's nor one of the profile's places"
+        needs = needs_of_words(adapter.command)
+        if profile.steps < needs.least:
+            yield f"{era}{profile.steps} steps are too few: {needs.why}; set `steps` to {needs.least} or more"
         if any(word.endswith(_RUNNERS) for word in adapter.command):
             yield from (era + broken for broken in _of_a_runner(adapter.command))
 

@@ -83,6 +83,9 @@ class RankStep(_Shape):
     expert_tokens: Count = 0
     expert_calls: Count = 0
     most_expert_tokens: Count = 0
+    tokens: Count = 0
+    sequences: Count = 0
+    preparations: Count = 0
 
 
 class TimeRow(_Shape):

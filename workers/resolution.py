@@ -40,7 +40,18 @@ def rejected(why: str, problem: str) -> Finding:
 
 
 def criterion_of(request: Mapping[str, Any], profile: Profile) -> Criterion:
-    """The request's criterion, filled up from the profile's; ValueError if a number is missing."""
+    """The request's criterion, filled up from the profile's.
+
+    ValueError if a number is missing, or this profile's runs cannot be judged by it.
+    """
+    criterion = _criterion_of(request, profile)
+    refusal = profile.refuses(criterion)
+    if refusal:
+        raise ValueError(f"{refusal}; name a profile that trains on real data")
+    return criterion
+
+
+def _criterion_of(request: Mapping[str, Any], profile: Profile) -> Criterion:
     wanted = request.get("criterion")
     if not wanted:
         default = profile.default_criterion()

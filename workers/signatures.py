@@ -22,6 +22,7 @@ class FailureKind(StrEnum):
     DEVICE_MEMORY = "device_memory"  #: an allocator of the device refused, torch's or another
     HOST_MEMORY = "host_memory"  #: the host's memory ended: malloc refused, or the kernel killed
     FLAKY = "flaky"  #: network, rendezvous or hardware: says nothing about the state
+    DOUBTFUL = "doubtful"  #: chance causes it as well as code: believed once it came again alike
     CODE = "code"  #: everything else
 
 
@@ -48,10 +49,20 @@ _HOST_MEMORY = re.compile(
     r"|std::bad_alloc",
     re.MULTILINE,
 )
-#: Upstream's list of failures that a retry mends, without those that can be the regression itself
-#: (illegal memory access, "Call to CUDA function failed", segmentation fault, NaN): these need repeats.
+#: Of upstream's list of failures that a retry mends, those that can be the regression itself.
+_DOUBTFUL = re.compile(
+    r"illegal (?:memory access|instruction)|Call to CUDA function failed|double free|corrupted size vs"
+    r"|munmap_chunk\(\): invalid|Segmentation fault|found NaN in",
+    re.IGNORECASE,
+)
+#: torch adds this to every error of CUDA: it says nothing where another pattern says what it was.
+_ANY_CUDA_ERROR = re.compile(r"CUDA_LAUNCH_BLOCKING")
+#: The rest of upstream's list.
 _FLAKY = re.compile(
-    r"Address already in use|EADDRINUSE|DistNetworkError|DistStoreError|ncclRemoteError|ncclSystemError"
+    r"Address already in use|EADDRINUSE|DistNetworkError|DistStoreError|DistBackendError"
+    r"|ncclRemoteError|ncclSystemError|NCCL (?:WARN )?[^\n]{0,40}failed"
+    r"|couldn't connect to 'https://huggingface\.co'|HTTPS?ConnectionPool\(host='[\w.-]*huggingface\.co'"
+    r"|HfHubHTTPError|OfflineModeIsEnabled|offline mode is enabled"
     r"|NCCL (?:operation|communicator)[^\n]{0,80}(?:timed out|abort)"
     r"|Watchdog caught collective operation timeout"
     r"|uncorrectable ECC error|ECC error|Connection (?:reset|closed) by (?:peer|remote)|Connection refused"
@@ -84,7 +95,9 @@ def failure_kind(failure: Failure) -> FailureKind:
         for pattern, kind in (
             (_DEVICE_MEMORY, FailureKind.DEVICE_MEMORY),
             (_HOST_MEMORY, FailureKind.HOST_MEMORY),
+            (_DOUBTFUL, FailureKind.DOUBTFUL),
             (_FLAKY, FailureKind.FLAKY),
+            (_ANY_CUDA_ERROR, FailureKind.DOUBTFUL),
         ):
             if pattern.search(text):
                 return kind

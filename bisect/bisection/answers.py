@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from bisection import narration, value_words
 from bisection.belief import Belief
+from bisection.criteria import OTHER_WORK_SIGNATURE
 from bisection.drift import Drift, find_drift
 from bisection.evidence import END_SKIPS, Evidence, StateEvidence
 from bisection.finding import Finding, FindingKind
@@ -238,6 +239,13 @@ def _untestable_ends(standing: Standing) -> Finding | None:
             confidence=float(standing.posterior.belief[1:-1].sum()),
             why=narration.nothing_testable(line, evidence),
             problem="all-untestable",
+        )
+    if line.last in evidence.other_failures.get(OTHER_WORK_SIGNATURE, ()):
+        return Finding(
+            kind=FindingKind.NONE,
+            confidence=0.0,
+            why=narration.other_work(line, evidence),
+            problem="other-work",
         )
     return Finding(
         kind=FindingKind.NONE,

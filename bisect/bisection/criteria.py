@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bisection.measurement import Measurement, Outcome
-from bisection.quantities import show_bytes
+from bisection.circumstances import ALONE, Circumstances
+from bisection.measurement import Measurement, Outcome, OutOfMemory
+from bisection.quantities import counted, show_bytes
+from bisection.workload import differences
+from memory_models.breakdown import Component
 
 OUT_OF_MEMORY_SIGNATURE = "out_of_memory"
 TIMED_OUT_SIGNATURE = "timed_out"
+#: Of a run whose steps hold other work than the good end's: no slow-down, and no evidence against one.
+OTHER_WORK_SIGNATURE = "other_work"
+
+#: torch's allocator asks the device for segments of whole 2 MiB, for a small request for 20 MiB at most.
+_LARGEST_SEGMENT_ROUNDING = 20 * 2**20
+#: A model with one of these reads images, and images are a part of its memory and of its time.
+_VISION = (Component.VISION, Component.PROJECTOR)
 
 
 class CriterionKind(StrEnum):
@@ -90,8 +100,8 @@ class Judgement:
     signature: str = ""
 
 
-def judge(criterion: Criterion, measurement: Measurement) -> Judgement:
-    """The verdict of one measurement under a criterion.
+def judge(criterion: Criterion, measurement: Measurement, circumstances: Circumstances = ALONE) -> Judgement:
+    """The verdict of one measurement under a criterion, in the light of the other trials.
 
     The table, outcome by criterion (anything not listed is SKIP):
 
@@ -99,21 +109,37 @@ def judge(criterion: Criterion, measurement: Measurement) -> Judgement:
     outcome        OUT_OF_MEMORY   PEAK_MEMORY    THROUGHPUT      CRASH
     =============  ==============  =============  ==============  ===================
     COMPLETED      peak > capacity peak > limit   tokens < limit  GOOD
-    OUT_OF_MEMORY  BAD             BAD            skip            BAD if it is the one
+    OUT_OF_MEMORY  need > capacity need > limit   skip            BAD if it is the one
     CRASHED        skip            skip           skip            BAD if it is the one
     TIMED_OUT      skip            skip           skip            BAD if it is the one
     UNBUILDABLE    skip            skip           skip            skip
     INVALID        skip            skip           skip            skip
     LOST           retry           retry          retry           retry
     =============  ==============  =============  ==============  ===================
+
+    A doubtful failure is RETRY, whatever the criterion, until it came again. Memory and speed are
+    not judged by mock data. How fast a run is, is judged against its control where it has one, and
+    only between equal work.
     """
     outcome = measurement.outcome
     if outcome is Outcome.LOST:
         return Judgement(verdict=Verdict.RETRY, why=measurement.reason or "the worker was lost")
     if outcome in (Outcome.UNBUILDABLE, Outcome.INVALID):
         return Judgement(verdict=Verdict.SKIP, why=measurement.reason or str(outcome))
+    if measurement.doubtful and (measurement.state, measurement.signature) not in circumstances.believed:
+        return Judgement(
+            verdict=Verdict.RETRY,
+            why="chance causes such a failure as well as code, so it counts once the same state fails so "
+            f"again: {measurement.reason or measurement.signature}",
+        )
     if criterion.kind is CriterionKind.CRASH:
         return _judge_crash(criterion, measurement)
+    if _is_mock(criterion, measurement):
+        return Judgement(
+            verdict=Verdict.SKIP,
+            why="no real image was trained on, and a run without images looks about twice as fast "
+            "and needs less memory: let the profile's data be real",
+        )
     if outcome is Outcome.OUT_OF_MEMORY and criterion.kind is not CriterionKind.THROUGHPUT:
         return _judge_refusal(criterion, measurement)
     if outcome is not Outcome.COMPLETED:
@@ -122,7 +148,25 @@ def judge(criterion: Criterion, measurement: Measurement) -> Judgement:
             why=f"it failed in another way than the one looked for: {measurement.reason or outcome}",
             signature=measurement.signature,
         )
-    return _judge_value(criterion, measurement)
+    if criterion.kind is CriterionKind.THROUGHPUT:
+        return _judge_throughput(criterion, measurement, circumstances)
+    return _judge_peak(criterion, measurement)
+
+
+def _is_mock(criterion: Criterion, measurement: Measurement) -> bool:
+    """Whether data that are not real make the figures mean nothing.
+
+    Speed never means anything on them. Memory does where the model reads no images, as far as is known.
+    """
+    completed = measurement.outcome is Outcome.COMPLETED
+    if criterion.kind is CriterionKind.THROUGHPUT:
+        return completed and (measurement.real_data is False or not measurement.images)
+    # A run that ended while the model was built had not seen its data yet.
+    if measurement.real_data is not False or not (completed or measurement.steps):
+        return False
+    peak = measurement.peak
+    held = {component for component, _ in peak.breakdown.cells} if peak else set()
+    return any(part in held or measurement.trainable.get(part.value) for part in _VISION)
 
 
 def _judge_crash(criterion: Criterion, measurement: Measurement) -> Judgement:
@@ -152,15 +196,32 @@ def _judge_refusal(criterion: Criterion, measurement: Measurement) -> Judgement:
             limit=limit,
             signature=OUT_OF_MEMORY_SIGNATURE,
         )
-    wanted = refused.allocated_bytes + refused.requested_bytes
+    told = (
+        f"the allocator refused {show_bytes(refused.requested_bytes)} in {refused.component}, "
+        f"{refused.phase}, with {show_bytes(refused.allocated_bytes)} allocated"
+    )
+    need = _need(refused)
+    if limit is not None and need <= limit - _LARGEST_SEGMENT_ROUNDING:
+        return Judgement(
+            verdict=Verdict.SKIP,
+            why=f"{told}: that is {show_bytes(need)} with what it held back, below the "
+            f"{show_bytes(int(limit))} asked about. The device is smaller, or another process had a part of "
+            "it: run it on an empty device that holds the limit, or ask about a lower one",
+        )
     return Judgement(
         verdict=Verdict.BAD,
-        why=f"the allocator refused {show_bytes(refused.requested_bytes)} in {refused.component}, "
-        f"{refused.phase}, with {show_bytes(refused.allocated_bytes)} allocated",
-        value=wanted,
+        why=told,
+        value=refused.allocated_bytes + refused.requested_bytes,
         limit=limit,
         signature=OUT_OF_MEMORY_SIGNATURE,
     )
+
+
+def _need(refused: OutOfMemory) -> int:
+    """Bytes of the device that the refused allocation would have needed: what is reserved and broken
+    into pieces is needed, too.
+    """
+    return max(refused.allocated_bytes, refused.reserved_bytes) + refused.requested_bytes
 
 
 def _memory_limit(criterion: Criterion) -> float | None:
@@ -169,14 +230,19 @@ def _memory_limit(criterion: Criterion) -> float | None:
     return criterion.threshold
 
 
-def _judge_value(criterion: Criterion, measurement: Measurement) -> Judgement:
-    if criterion.kind is CriterionKind.THROUGHPUT:
-        return _judge_throughput(criterion, measurement)
+def _judge_peak(criterion: Criterion, measurement: Measurement) -> Judgement:
     limit = _memory_limit(criterion)
     assert limit is not None  # Criterion's construction guarantees it
     if measurement.peak is None:
         return Judgement(verdict=Verdict.SKIP, why="it completed, but no peak was recorded")
-    peak = measurement.peak.allocated_bytes
+    peak, reserved = measurement.peak.allocated_bytes, measurement.peak.reserved_bytes
+    unproven = measurement.capacity_bytes is None and peak <= limit < reserved
+    if unproven and criterion.kind is CriterionKind.OUT_OF_MEMORY:
+        return Judgement(
+            verdict=Verdict.SKIP,
+            why=f"{_against(peak, int(limit))}, but the allocator reserved {show_bytes(reserved)}: "
+            "whether it would do with less, only a run under the limit can tell",
+        )
     verdict = Verdict.BAD if peak > limit else Verdict.GOOD
     return Judgement(
         verdict=verdict,
@@ -194,21 +260,44 @@ def _against(peak: int, limit: int) -> str:
     return f"the peak of {shown[0]} is {side} {shown[1]}{margin}"
 
 
-def _judge_throughput(criterion: Criterion, measurement: Measurement) -> Judgement:
-    assert criterion.threshold is not None
-    if measurement.real_data is False or measurement.images == 0:
+def _judge_throughput(
+    criterion: Criterion, measurement: Measurement, circumstances: Circumstances
+) -> Judgement:
+    limit = criterion.threshold
+    assert limit is not None  # Criterion's construction guarantees it
+    measured = measurement.useful_tokens_per_second
+    if measured is None:
         return Judgement(
             verdict=Verdict.SKIP,
-            why="no image was trained on, and image-free runs look about twice as fast",
+            why=f"no steady step was timed: of {counted(len(measurement.steps), 'step')} the first "
+            f"{measurement.warmup_steps} warm up; raise `steps` in the profile",
         )
-    rate = measurement.useful_tokens_per_second
-    if rate is None:
-        return Judgement(verdict=Verdict.SKIP, why="no steady step was timed")
-    verdict = Verdict.BAD if rate < criterion.threshold else Verdict.GOOD
+    unequal = differences(circumstances.work, measurement.work) if circumstances.work else []
+    if unequal:
+        return Judgement(
+            verdict=Verdict.SKIP,
+            why="its speed cannot be compared with the good end's, since its work is another: "
+            f"{'; '.join(unequal)}. Give both the same data, lengths, packing and trained parts, "
+            "by overrides where a commit changed them",
+            signature=OTHER_WORK_SIGNATURE,
+        )
+    rate, paced = measured, ""
+    if measurement.control is not None:
+        control = measurement.control
+        pace = control.work.useful_tokens_per_second
+        usual = circumstances.paces.get(control.state, pace)
+        if pace is None or usual is None:
+            return Judgement(
+                verdict=Verdict.RETRY,
+                why=f"the good end, as the control beside it on this worker, was not timed: {control.reason}",
+            )
+        rate = measured * usual / pace
+        paced = f" at the usual pace ({measured:.1f} here, where the control makes {pace:.1f} of {usual:.1f})"
+    verdict = Verdict.BAD if rate < limit else Verdict.GOOD
     return Judgement(
         verdict=verdict,
-        why=f"{rate:.1f} useful tokens a second against {criterion.threshold:.1f}",
+        why=f"{rate:.1f} useful tokens a second{paced} against {limit:.1f}",
         value=rate,
-        limit=criterion.threshold,
+        limit=limit,
         signature="slow" if verdict is Verdict.BAD else "",
     )

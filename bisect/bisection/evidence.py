@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bisection.circumstances import Circumstances
 from bisection.criteria import Criterion, CriterionKind, Judgement, Verdict, judge
 from bisection.ledger import LedgerEntry
 from bisection.measurement import Outcome
@@ -121,8 +122,11 @@ class JudgedEntry:
     judgement: Judgement
 
     @classmethod
-    def of(cls, criterion: Criterion, group: int, entry: LedgerEntry) -> JudgedEntry:
-        return cls(group=group, entry=entry, judgement=judge(criterion, entry.measurement))
+    def of(
+        cls, criterion: Criterion, group: int, entry: LedgerEntry, circumstances: Circumstances
+    ) -> JudgedEntry:
+        judgement = judge(criterion, entry.measurement, circumstances)
+        return cls(group=group, entry=entry, judgement=judgement)
 
 
 def gather(criterion: Criterion, judged: Sequence[JudgedEntry], last: int) -> Evidence:

@@ -64,10 +64,89 @@ class Step:
     rank_load: float = 0.0  #: the most tokens that one rank's experts got, over the mean; 0: not known
     #: the most tokens that one expert got in one layer, over the mean; 0: not known
     expert_load: float = 0.0
+    tokens: int = 0  #: all that the model was fed, prompts and padding included; 0: not known
+    sequences: int = 0  #: samples, packed ones counted one by one; 0: not known
+    preparations: int = 0  #: graphs that were compiled or captured in it, on the rank with the most
 
     @property
     def useful_tokens(self) -> int:
         return self.loss_tokens + self.image_tokens
+
+
+#: Without so many steady steps nothing is timed: one alone may be a hiccup.
+FEWEST_TIMED_STEPS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the steps of a run held, how long they took, and which parts of the model they trained."""
+
+    steps: tuple[Step, ...]
+    warmup_steps: int = 1  #: of the first, that do not count for speed
+    trainable: Mapping[str, int] = field(default_factory=dict)  #: component to trainable parameters
+
+    @property
+    def timed_steps(self) -> tuple[Step, ...]:
+        """The window of the steady steps: those after the warm-up.
+
+        Steps that still compile or capture graphs directly after the warm-up belong to it. A later one
+        counts as any other: a job that compiles again and again is slow. So does an early one where too
+        few steps would be left.
+        """
+        window = self.steps[self.warmup_steps :]
+        settled = window
+        while settled and settled[0].preparations:
+            settled = settled[1:]
+        return settled if len(settled) >= FEWEST_TIMED_STEPS else window
+
+    @property
+    def useful_tokens_per_second(self) -> float | None:
+        """Loss and image tokens of the timed steps over their seconds; None where none was timed.
+
+        The total, and not a median of steps: steps hold different work, so that a median would be the
+        rate of whichever step is in the middle; and what makes only some steps slow (a loader that
+        stalls, a cache that is emptied) is a slow-down too, which a median does not see. What comes once
+        in a run makes a trial an outlier, and those are told by repeats (`spread`).
+        """
+        seconds = sum(step.seconds for step in self.timed_steps)
+        tokens = sum(step.useful_tokens for step in self.timed_steps)
+        return tokens / seconds if seconds > 0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A run of the good end on the same worker, beside a trial: how fast this machine was at that time."""
+
+    state: State
+    outcome: Outcome
+    reason: str = ""
+    work: Work
+    seconds: float = 0.0  #: wall time of the whole run
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state.to_json(),
+            "outcome": self.outcome.value,
+            "reason": self.reason,
+            "steps": [dict(step.__dict__) for step in self.work.steps],
+            "warmup_steps": self.work.warmup_steps,
+            "trainable": dict(self.work.trainable),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Control:
+        return cls(
+            state=State.from_json(row["state"]),
+            outcome=Outcome(row["outcome"]),
+            reason=row["reason"],
+            work=Work(
+                steps=tuple(Step(**step) for step in row["steps"]),
+                warmup_steps=row["warmup_steps"],
+                trainable=row["trainable"],
+            ),
+            seconds=float(row["seconds"]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +186,12 @@ class Measurement:
     summits: tuple[Peak, ...] = ()  #: of each phase the highest instant, on the rank of the peak
     retained: tuple[Retained, ...] = ()  #: after the first and the last step
     steps: tuple[Step, ...] = ()
+    warmup_steps: int = 1  #: of the first steps, that do not count for speed
+    control: Control | None = None  #: None: the profile asks for none, or it was not needed
     time: TimeBreakdown = field(default_factory=TimeBreakdown)
     oom: OutOfMemory | None = None
     signature: str = ""  #: which failure; "" unless it failed
+    doubtful: bool = False  #: a failure that both code and chance cause, such as an illegal memory access
     real_data: bool | None = None
     images: int = 0  #: images seen over all steps and ranks
     trainable: Mapping[str, int] = field(default_factory=dict)  #: component to trainable parameters
@@ -120,11 +202,13 @@ class Measurement:
     seconds: float = 0.0  #: wall time of the whole trial
 
     @property
+    def work(self) -> Work:
+        return Work(steps=self.steps, warmup_steps=self.warmup_steps, trainable=self.trainable)
+
+    @property
     def useful_tokens_per_second(self) -> float | None:
-        """Loss and image tokens over seconds, without the first (warm-up) step."""
-        steady = self.steps[1:]
-        seconds = sum(step.seconds for step in steady)
-        return sum(step.useful_tokens for step in steady) / seconds if seconds > 0 else None
+        """As `Work` has it; what the machine's pace makes of it is the judgement's matter."""
+        return self.work.useful_tokens_per_second
 
     def evolve(self, **changes: Any) -> Measurement:
         return replace(self, **changes)
@@ -148,9 +232,12 @@ class Measurement:
                 {"step": kept.step, "breakdown": kept.breakdown.to_json()} for kept in self.retained
             ],
             "steps": [dict(step.__dict__) for step in self.steps],
+            "warmup_steps": self.warmup_steps,
+            "control": self.control.to_json() if self.control else None,
             "time": self.time.to_json(),
             "oom": dict(self.oom.__dict__) if self.oom else None,
             "signature": self.signature,
+            "doubtful": self.doubtful,
             "data": {"real": self.real_data, "images": self.images},
             "trainable": dict(self.trainable),
             "imports": dict(self.imports),
@@ -186,9 +273,12 @@ class Measurement:
                     for kept in row.get("retained", ())
                 ),
                 steps=tuple(Step(**step) for step in row.get("steps", ())),
+                warmup_steps=row.get("warmup_steps", 1),
+                control=Control.from_json(row["control"]) if row.get("control") else None,
                 time=TimeBreakdown.from_json(row.get("time", ())),
                 oom=OutOfMemory(**row["oom"]) if row.get("oom") else None,
                 signature=row.get("signature", ""),
+                doubtful=row.get("doubtful", False),
                 real_data=row.get("data", {}).get("real"),
                 images=row.get("data", {}).get("images", 0),
                 trainable=row.get("trainable", {}),

@@ -129,6 +129,14 @@ def bad_end_untestable(line: Line, evidence: Evidence) -> str:
     )
 
 
+def other_work(line: Line, evidence: Evidence) -> str:
+    return (
+        f"The bad end {line.name(line.last)} does other work than the good end, so their speeds cannot be "
+        f"compared: {_reasons(evidence.of(line.last))}. Some commit of the range changed the data, the packing "
+        "or what is trained; that is a change of the work, not of its speed."
+    )
+
+
 def nothing_testable(line: Line, evidence: Evidence) -> str:
     return (
         f"Neither end can be judged. The bad end {line.name(line.last)}: "

@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bisection.commits import Commit, State
-from bisection.criteria import Criterion
+from bisection.criteria import Criterion, CriterionKind
 from bisection.measurement import Measurement, Outcome
 from bisection.specification import BisectionSpec
 
@@ -89,8 +89,16 @@ def counts_here(
         return False
     if measured.outcome is Outcome.OUT_OF_MEMORY and measured.capacity_bytes != criterion.capacity_bytes:
         return False  # refused at another limit: what it would have needed is not known
+    if criterion.kind is CriterionKind.THROUGHPUT and measured.outcome is Outcome.COMPLETED:
+        timed = {_control(one) for one in own if one.outcome is Outcome.COMPLETED}
+        if _control(measured) not in timed:
+            return False  # a speed is compared by its control, and that is of another state, or missing
     made = {keys.lock(one.state): one.environment_key for one in own if one.environment_key}
     return made.get(keys.lock(state), measured.environment_key) == measured.environment_key
+
+
+def _control(measured: Measurement) -> State | None:
+    return measured.control.state if measured.control else None
 
 
 def is_own(measured: Measurement) -> bool:

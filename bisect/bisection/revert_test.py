@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from bisection.circumstances import Circumstances
 from bisection.criteria import Criterion, Judgement, Verdict, judge
 from bisection.ledger import LedgerEntry, Purpose
 
@@ -51,32 +52,37 @@ class RevertTest:
         )
 
 
-def trials_wanted(ledger: Sequence[LedgerEntry], criterion: Criterion) -> int:
+def trials_wanted(ledger: Sequence[LedgerEntry], criterion: Criterion, known: Circumstances) -> int:
     """One; two where trials of one state were judged differently, so that a flake does not decide."""
     seen: dict[object, set[Verdict]] = {}
     for entry in ledger:
-        verdict = judge(criterion, entry.measurement).verdict
+        verdict = judge(criterion, entry.measurement, known).verdict
         if verdict in (Verdict.GOOD, Verdict.BAD):
             seen.setdefault(entry.trial.state, set()).add(verdict)
     return 2 if any(len(verdicts) > 1 for verdicts in seen.values()) else 1
 
 
 def judged(
-    criterion: Criterion, signature: str, ledger: Sequence[LedgerEntry], culprit: str
+    criterion: Criterion,
+    signature: str,
+    ledger: Sequence[LedgerEntry],
+    culprit: str,
+    known: Circumstances,
 ) -> RevertTest | None:
     """What the trials of the revert say; None while they say too little.
 
-    ``signature`` is of the failure looked for, ``culprit`` what to call the commit in a sentence.
+    ``signature`` is of the failure looked for, ``culprit`` what to call the commit in a sentence, ``known``
+    what the search's verdicts depended on besides their measurements.
     """
     tried = [entry for entry in ledger if entry.trial.purpose is Purpose.REVERT]
     if not tried:
         return None
     commit = tried[-1].trial.state.commit
-    judgements = [_judgement(criterion, signature, entry) for entry in tried]
+    judgements = [_judgement(criterion, signature, entry, known) for entry in tried]
     bad = [one for one in judgements if one.verdict is Verdict.BAD]
     good = [one for one in judgements if one.verdict is Verdict.GOOD]
     skipped = [one for one in judgements if one.verdict is Verdict.SKIP]
-    wanted = trials_wanted(ledger, criterion)
+    wanted = trials_wanted(ledger, criterion, known)
 
     def told(result: RevertResult, why: str) -> RevertTest:
         return RevertTest(result=result, why=why, commit=commit, trials=len(tried))
@@ -110,9 +116,9 @@ def judged(
     return None
 
 
-def _judgement(criterion: Criterion, signature: str, entry: LedgerEntry) -> Judgement:
+def _judgement(criterion: Criterion, signature: str, entry: LedgerEntry, known: Circumstances) -> Judgement:
     """A failure with another signature than the one looked for says nothing, here as in the search."""
-    judgement = judge(criterion, entry.measurement)
+    judgement = judge(criterion, entry.measurement, known)
     if judgement.verdict is Verdict.BAD and signature and judgement.signature != signature:
         return Judgement(
             verdict=Verdict.SKIP,

@@ -19,6 +19,7 @@ from bisection.adapters.launch_adapters import LaunchAdapter, Renamed
 from bisection.adapters.queue import CONTROL
 from bisection.adapters.training_environments import Environment
 from bisection.criteria import Criterion, CriterionKind
+from bisection.measurement import FEWEST_TIMED_STEPS
 
 #: Filled in by the worker; a place must not hide one.
 OWN_WORDS = frozenset({"python", "environment", "workspace", "trial", "steps", "data", "key", "value"})
@@ -98,6 +99,9 @@ class Profile(Shape):
     data: Data = Data()
     privacy: Privacy = Privacy()
     steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
+    warmup_steps: Annotated[int, Field(ge=1)] = 1  #: of these, that do not count for speed
+    #: where speed is looked for, what else a worker runs beside each trial: how fast is it just now?
+    control: Literal["good_end"] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     gpus: Annotated[int, Field(ge=0, lt=2**31)] = 0  #: of one trial, on all hosts
     queue: Name = "local"
@@ -148,6 +152,11 @@ class Profile(Shape):
         if self.container and self.container.runtime == "pyxis" and not self.slurm:
             raise ValueError("container.runtime pyxis needs `slurm`: it is a part of srun")
         if all(adapter.refused for adapter in self.launch):
+        if self.steps < self.warmup_steps + FEWEST_TIMED_STEPS:
+            raise ValueError(
+                f"steps is {self.steps}: after warmup_steps ({self.warmup_steps}) at least "
+                f"{FEWEST_TIMED_STEPS} must be left to be timed"
+            )
             raise ValueError("launch needs at least one adapter with a command")
         self.default_criterion()
         return self
@@ -162,6 +171,15 @@ class Profile(Shape):
         return Criterion(**values)
 
     @property
+    def refuses(self, criterion: Criterion) -> str:
+        """Why a criterion cannot be judged by this job, as a part of a sentence; "" where it can."""
+        if self.data.kind == "mock" and criterion.kind is CriterionKind.THROUGHPUT:
+            return (
+                f"throughput means nothing on mock data, and profile {self.name!r} trains on them: "
+                "runs without images look about twice as fast"
+            )
+        return ""
+
     def newest_adapter(self) -> LaunchAdapter:
         """The one for the newest commits, which is the last: how people start the job by hand."""
         return next(adapter for adapter in reversed(self.launch) if adapter.command)
@@ -179,6 +197,7 @@ class Profile(Shape):
             *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
             *(["renamed"] if self.renamed else []), *(["container"] if self.container else []),
             # What one profile may tell must not come to another by a measurement taken over.
+            *(["warmup_steps"] if self.warmup_steps > 1 else []),
             *(["privacy"] if self.privacy != Privacy() else []),
         }  # fmt: skip
         row = self.model_dump(mode="json", include=decides)

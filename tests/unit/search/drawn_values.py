@@ -45,10 +45,10 @@ class DrawnValues(DrawnLine):
         value = self.values[position] + self.random.gauss(0, self.noise)
         found = Measurement(outcome=Outcome.COMPLETED, state=trial.state, worker=worker, seconds=30.0)
         if self.kind is CriterionKind.THROUGHPUT:
-            tokens = round(value * TOKENS * 10)
+            # The work is the same at every commit; the time that it takes is not.
             steps = tuple(
-                Step(step=n, peak_bytes=0, retained_bytes=0, seconds=10.0, loss_tokens=tokens, image_tokens=0,
-                     padding_tokens=0)
+                Step(step=n, peak_bytes=0, retained_bytes=0, seconds=100 / value, loss_tokens=100 * TOKENS,
+                     image_tokens=0, padding_tokens=0)
                 for n in range(2)
             )  # fmt: skip
             return found.evolve(steps=steps, images=4, real_data=True)

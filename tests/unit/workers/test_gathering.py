@@ -262,3 +262,47 @@ def test_the_busiest_rank_and_the_busiest_expert_are_told_against_the_mean(tmp_p
     assert loads == [(1.8, 4.0)] * 3
     unknown = [(step.rank_load, step.expert_load) for step in left(tmp_path / "old", rank_row()).steps]
     assert unknown == [(0.0, 0.0)] * 3
+
+
+ILLEGAL = {
+    **ERROR,
+    "type": "AcceleratorError",
+    "message": "CUDA error: an illegal memory access was encountered",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "result", "doubtful"),
+    [
+        ({"status": "failed", "error": ILLEGAL}, {"exit_code": 1}, True),
+        (FAILED, {"exit_code": 1}, False),
+        (None, {"exit_code": 139}, True),
+        (None, {"exit_code": 3}, False),
+    ],
+)
+def test_what_chance_causes_as_well_is_marked_and_keeps_its_place_in_the_code(
+    tmp_path: Path, changes: dict[str, Any] | None, result: dict[str, Any], doubtful: bool
+) -> None:
+    (tmp_path / "train.py").touch()
+    measured = left(tmp_path, *([] if changes is None else [rank_row(**changes)]), **result)
+    assert (measured.outcome, measured.doubtful) == (Outcome.CRASHED, doubtful)
+    assert Measurement.from_json(measured.to_json()).doubtful is doubtful
+    if changes and doubtful:
+        assert measured.signature.endswith("an illegal memory access was encountered @ train.py:<module>")
+
+
+def test_a_broken_rank_speaks_before_those_that_lost_touch_with_it(tmp_path: Path) -> None:
+    illegal: dict[str, Any] = {"status": "failed", "error": ILLEGAL}
+    measured = left(tmp_path, rank_row(0, 2, **WAKE), rank_row(1, 2, **illegal), exit_code=1)
+    assert (measured.outcome, measured.doubtful) == (Outcome.CRASHED, True)
+
+
+def test_tokens_and_sequences_are_of_all_ranks_and_preparations_of_the_one_with_the_most(
+    tmp_path: Path,
+) -> None:
+    rows = [rank_row(rank, 2) for rank in range(2)]
+    for row in rows:
+        for step in row["steps"]:
+            step |= {"tokens": 30, "sequences": 2, "preparations": row["rank"]}
+    steps = left(tmp_path, *rows).steps
+    assert {(step.tokens, step.sequences, step.preparations) for step in steps} == {(60, 4, 1)}

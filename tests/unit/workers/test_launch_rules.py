@@ -14,9 +14,10 @@ HONEST = (
 )  # fmt: skip
 
 
-def broken(*command: str) -> list[str]:
+def broken(*command: str, **fields: object) -> list[str]:
     profile = Profile.model_validate(
         {
+            **fields,
             "name": "tiny",
             "repository": "nightly",
             "environment": {"kind": "interpreter", "python": "/env/bin/python"},
@@ -51,3 +52,23 @@ def test_each_rule_is_told_with_its_era_and_repair(taken: str, given: str, says:
 
 def test_a_script_that_is_no_runner_of_megatron_bridge_is_asked_for_the_probe_and_the_steps_alone() -> None:
     assert broken("{python}", "-m", "firstbad_probe", "train.py", "--steps", "{steps}") == []
+
+
+@pytest.mark.parametrize("word", ["model.cuda_graph_impl=local", "+model.enable_cuda_graph=true"])
+def test_graphs_need_the_steps_that_capture_them(word: str) -> None:
+    (line,) = broken(*HONEST, word, steps=5)
+    assert line.startswith("launch '2026': 5 steps are too few")
+    assert "set `steps` to 6 or more" in line
+    assert broken(*HONEST, word, steps=6) == []
+    assert "to 14 or more" in broken(*HONEST, word, "model.cuda_graph_warmup_steps=11", steps=6)[0]
+
+
+def test_no_graphs_are_none() -> None:
+    assert broken(*HONEST, "model.cuda_graph_impl=none", "model.enable_cuda_graph=false") == []
+
+
+def test_speed_on_mock_data_is_told_before_anything_runs() -> None:
+    criterion = {"kind": "throughput", "threshold": 100.0}
+    (line,) = broken(*HONEST, data={"kind": "mock"}, criterion=criterion)
+    assert "throughput means nothing on mock data" in line
+    assert broken(*HONEST, criterion=criterion) == []
