@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated
 
@@ -52,6 +53,14 @@ def require(scope: Scope) -> Callable[..., Caller]:
                 problems.UNAUTHENTICATED,
                 "The token is unknown, expired or revoked.",
                 headers={"WWW-Authenticate": 'Bearer realm="firstbad", error="invalid_token"'},
+            )
+        wait = parts.buckets.wait_seconds(found.id)
+        if wait:
+            raise Problem(
+                problems.TOO_MANY_REQUESTS,
+                f"Token {found.name!r} has made more than {parts.settings.requests_per_second:g} requests a "
+                "second for a while.",
+                headers={"Retry-After": str(math.ceil(wait))},
             )
         if not found.may(scope):
             raise Problem(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Mapping
@@ -14,23 +12,23 @@ from pydantic import StringConstraints
 
 from bisection.adapters.catalogue import Profile
 from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Status
-from bisection.adapters.storage.summaries import Filter, Summary
+from bisection.adapters.storage.summaries import Filter
 from bisection.adapters.storage.tokens import Caller
 from bisection.approval import expected_above
 from service import problems
 from service.access import Reader, Writer
+from service.cursors import read_cursor, write_cursor
 from service.hints import view_now
-from service.intake import BisectionRequest, invalid, normalise
+from service.intake import BisectionRequest, normalise
 from service.json_answers import JsonAnswer, encode_json
 from service.parts import Parts, parts_of
 from service.problem_responses import document
-from service.problems import FieldError, Problem
+from service.problems import Problem
 from service.shapes import BisectionPage, BisectionView, summarise
 
 router = APIRouter(prefix="/v1/bisections", tags=["bisections"])
 
 _ID = re.compile(r"[0-9a-f]{16}")
-_CURSOR = re.compile(r"([0-9T:.+-]{20,40}) ([0-9a-f]{16})")
 ACCEPTED_HEADERS = {
     "headers": {
         "Location": {"description": "URL of the bisection.", "schema": {"type": "string", "format": "uri"}}
@@ -172,33 +170,14 @@ def list_bisections(
         ancestor=ancestor,
         text=text,
     )
-    before = _read_cursor(cursor) if cursor else None
-    rows = parts.summaries.page(limit=limit + 1, before=before, wanted=wanted)
+    rows = parts.summaries.page(limit=limit + 1, before=read_cursor(cursor), wanted=wanted)
     shown, more = rows[:limit], len(rows) > limit
     page = BisectionPage(
         items=[summarise(row, parts.settings) for row in shown],
-        next=_write_cursor(shown[-1]) if more else None,
+        next=write_cursor(shown[-1].created_at, shown[-1].id) if more else None,
     )
     # The framework would validate and copy every item of the page once more.
     return JsonAnswer(page.model_dump(mode="json"))
-
-
-def _write_cursor(row: Summary) -> str:
-    return base64.urlsafe_b64encode(f"{row.created_at} {row.id}".encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> tuple[str, str]:
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        found = _CURSOR.fullmatch(base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode())
-    except (binascii.Error, UnicodeError):
-        found = None
-    if found is None:
-        error = FieldError(
-            field="cursor", message="is not one of this service", repair="pass 'next' of the page before"
-        )
-        raise invalid([error])
-    return found[1], found[2]
 
 
 @router.get(

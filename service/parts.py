@@ -16,6 +16,7 @@ from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.summaries import Summaries
 from bisection.adapters.storage.trials import Trials
+from service.request_limits import Buckets
 from service.settings import ServiceSettings
 
 
@@ -35,6 +36,11 @@ class Parts:
     @cached_property
     def summaries(self) -> Summaries:
         return Summaries(self.database)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        settings = self.settings
+        return Buckets(per_second=settings.requests_per_second, burst=settings.request_burst)
 
     @cached_property
     def trials(self) -> Trials:

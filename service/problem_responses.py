@@ -50,7 +50,8 @@ def document(*kinds: ProblemKind) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses for these kinds, each with an example; kinds of one status share an entry."""
     responses: dict[int | str, dict[str, Any]] = {}
     everywhere = (problems.BODY_TOO_LARGE, problems.INTERNAL_ERROR, problems.DATABASE_UNAVAILABLE)
-    for kind in (*kinds, *everywhere):
+    limited = (problems.TOO_MANY_REQUESTS,) if problems.UNAUTHENTICATED in kinds else ()
+    for kind in (*kinds, *limited, *everywhere):
         example = Problem(kind, kind.cause).body(base_url="http://127.0.0.1:8321", instance="/v1/bisections")
         entry = responses.setdefault(
             kind.status,
@@ -63,6 +64,8 @@ def document(*kinds: ProblemKind) -> dict[int | str, dict[str, Any]]:
             entry["description"] += f"; or: {kind.title}"
         if kind.status == 401:
             entry["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+        if kind.status == 429:
+            entry["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
         entry["content"][MEDIA_TYPE]["examples"][kind.name] = {
             "summary": kind.title,
             "value": example.model_dump(mode="json"),

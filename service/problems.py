@@ -79,7 +79,8 @@ WRONG_STATE = ProblemKind(
     name="wrong-state",
     status=409,
     title="The bisection does not stand where this is possible",
-    cause="Only a planned bisection can be confirmed, and only one that has not ended can be cancelled.",
+    cause="Only a planned bisection can be confirmed, only a held one approved or refused, only one that has "
+    "not ended cancelled, and only an ended one tried again, extended, replayed or retracted.",
     repair="Read the bisection's status first.",
 )
 REPORT_NOT_READY = ProblemKind(
@@ -116,6 +117,13 @@ NOT_REGISTERED = ProblemKind(
     title="The profile or the repository is not registered",
     cause="A request can only name what an operator registered.",
     repair="Use a name from GET /v1/profiles and GET /v1/repositories, or ask the operator to add one.",
+)
+TOO_MANY_REQUESTS = ProblemKind(
+    name="too-many-requests",
+    status=429,
+    title="The token makes too many requests",
+    cause="A token may make so many requests a second, and has made more.",
+    repair="Wait as many seconds as Retry-After says; watch events instead of polling.",
 )
 INTERNAL_ERROR = ProblemKind(
     name="internal-error",
@@ -162,6 +170,7 @@ KINDS: Mapping[str, ProblemKind] = {
         UNSUPPORTED_MEDIA_TYPE,
         INVALID_REQUEST,
         NOT_REGISTERED,
+        TOO_MANY_REQUESTS,
         INTERNAL_ERROR,
         BAD_CATALOGUE,
         DATABASE_UNAVAILABLE,
@@ -237,6 +246,8 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     places = {"body", "query", "path", "header", "cookie"}
     location = [str(part) for part in error["loc"]]
     path = location[1:] if location and location[0] in places else location
+    if location[:1] == ["query"]:
+        path = path[:1]  # of a parameter that may be given several times, all are shown by its name
     field = ".".join(part for part in path if part != "[key]") or "the body"
     message, repair = _explain(error)
     return FieldError(field=field[:200], message=message, repair=repair)

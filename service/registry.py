@@ -1,17 +1,26 @@
-"""REST: what an operator registered, and which workers are alive."""
+"""REST: what an operator registered, which workers are alive, and what they do."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
+from fastapi import APIRouter, Path
+
+from bisection.adapters.catalogue import NotRegistered
+from bisection.adapters.storage.pools import Pools
 from service import problems
 from service.access import Reader
 from service.bisections import UsesParts
 from service.problem_responses import document
-from service.shapes import (
+from service.problems import Problem
+from service.registry_shapes import (
+    PoolList,
     ProfileList,
+    ProfileView,
     RepositoryList,
+    RepositoryView,
     WorkerList,
+    show_pools,
     show_profile,
     show_repository,
     show_worker,
@@ -20,6 +29,8 @@ from service.shapes import (
 router = APIRouter(prefix="/v1", tags=["registry"])
 
 _CATALOGUE = document(problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.BAD_CATALOGUE)
+_ONE = document(problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.NOT_FOUND, problems.BAD_CATALOGUE)
+_Name = Annotated[str, Path(description="As the list has it.")]
 
 
 @router.get(
@@ -35,6 +46,21 @@ def list_profiles(_caller: Reader, parts: UsesParts) -> ProfileList:
 
 
 @router.get(
+    "/profiles/{name}",
+    operation_id="getProfile",
+    summary="Read one profile",
+    response_model=ProfileView,
+    responses=_ONE,
+)
+def get_profile(_caller: Reader, name: _Name, parts: UsesParts) -> ProfileView:
+    """What a trial of it is; commands, paths and environments stay the operator's."""
+    try:
+        return show_profile(parts.catalogue.profile(name))
+    except NotRegistered as error:
+        raise _unknown(error) from None
+
+
+@router.get(
     "/repositories",
     operation_id="listRepositories",
     summary="List the repositories",
@@ -43,7 +69,25 @@ def list_profiles(_caller: Reader, parts: UsesParts) -> ProfileList:
 )
 def list_repositories(_caller: Reader, parts: UsesParts) -> RepositoryList:
     """The repositories that can be bisected."""
-    return RepositoryList(items=[show_repository(entry) for entry in parts.catalogue.repositories()])
+    profiles = parts.catalogue.profiles()
+    return RepositoryList(
+        items=[show_repository(entry, profiles) for entry in parts.catalogue.repositories()]
+    )
+
+
+@router.get(
+    "/repositories/{name}",
+    operation_id="getRepository",
+    summary="Read one repository",
+    response_model=RepositoryView,
+    responses=_ONE,
+)
+def get_repository(_caller: Reader, name: _Name, parts: UsesParts) -> RepositoryView:
+    """What it pins, and which training jobs are its."""
+    try:
+        return show_repository(parts.catalogue.repository(name), parts.catalogue.profiles())
+    except NotRegistered as error:
+        raise _unknown(error) from None
 
 
 @router.get(
@@ -54,5 +98,23 @@ def list_repositories(_caller: Reader, parts: UsesParts) -> RepositoryList:
     responses=document(problems.UNAUTHENTICATED, problems.FORBIDDEN),
 )
 def list_workers(_caller: Reader, parts: UsesParts) -> WorkerList:
-    """Those that were seen within the last half minute. A queue without one waits."""
-    return WorkerList(items=[show_worker(row) for row in parts.roster.alive()])
+    """Those that were seen within the last half minute, and what each runs. A queue without one waits."""
+    running = Pools(parts.database).running()
+    return WorkerList(items=[show_worker(row, running) for row in parts.roster.alive()])
+
+
+@router.get(
+    "/pools",
+    operation_id="listPools",
+    summary="List the queues",
+    response_model=PoolList,
+    responses=_CATALOGUE,
+)
+def list_pools(_caller: Reader, parts: UsesParts) -> PoolList:
+    """How many trials wait and run in each queue, since when, and how many workers serve it."""
+    loads = Pools(parts.database).loads()
+    return PoolList(items=show_pools(loads, parts.roster.alive(), parts.catalogue.profiles()))
+
+
+def _unknown(error: NotRegistered) -> Problem:
+    return Problem(problems.NOT_FOUND, f"{error}.", repair="Use a name of the list.")

@@ -15,6 +15,9 @@ class ServiceSettings:
     body_bytes: int = 128 * 1024
     #: GitHub caps a payload at 25 MB; a workflow_run is some tens of kilobytes.
     webhook_body_bytes: int = 1024 * 1024
+    #: A person with a dozen open pages and a script that polls stay far below; 0: no limit.
+    requests_per_second: float = 50.0  #: of one token, at one process of the service
+    request_burst: float = 500.0  #: what a token may make at once
     event_poll_seconds: float = 0.5  #: how often a watched bisection is read again
 
     def __post_init__(self) -> None:

@@ -12,9 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bisection.adapters.catalogue import Profile, RepositoryEntry
 from bisection.adapters.storage.bisections import BisectionRow, Status
-from bisection.adapters.storage.roster import WorkerRow
 from bisection.adapters.storage.summaries import Summary
 from bisection.adapters.storage.trials import TrialRow, TrialStatus
 from bisection.criteria import Criterion, Judgement, Verdict, judge
@@ -238,58 +236,6 @@ class TrialList(BaseModel):
     items: list[TrialEvidence]
 
 
-class ProfileView(BaseModel):
-    """A training job that can be repeated at any commit of a repository."""
-
-    model_config = ConfigDict(title="Profile")
-
-    name: str
-    description: str
-    repository: str
-    device: str
-    gpus: int
-    queue: str
-    capacity_bytes: int | None
-    steps: int
-    data: str
-    criterion: dict[str, Any] | None
-    trial_seconds: float
-    digest: str
-
-
-class ProfileList(BaseModel):
-    items: list[ProfileView]
-
-
-class RepositoryView(BaseModel):
-    """A repository that can be bisected."""
-
-    model_config = ConfigDict(title="Repository")
-
-    name: str
-    default_branch: str
-    pins: dict[str, str]
-    webhook: bool = Field(description="Whether failed workflow runs start bisections.")
-
-
-class RepositoryList(BaseModel):
-    items: list[RepositoryView]
-
-
-class WorkerView(BaseModel):
-    """A worker process that is alive."""
-
-    model_config = ConfigDict(title="Worker")
-
-    name: str
-    queue: str
-    started_at: str
-
-
-class WorkerList(BaseModel):
-    items: list[WorkerView]
-
-
 def links(bisection_id: str, settings: ServiceSettings) -> Links:
     base = settings.url(f"/v1/bisections/{bisection_id}")
     return Links(
@@ -396,36 +342,3 @@ def _trial_fields(row: BisectionRow, trial: TrialRow) -> dict[str, Any]:
         "peak_bytes": measured.peak.allocated_bytes if measured and measured.peak else None,
         "seconds": measured.seconds if measured else None,
     }
-
-
-def show_profile(profile: Profile) -> ProfileView:
-    """What a requester needs to know; commands, paths and environments stay the operator's."""
-    criterion = profile.default_criterion()
-    return ProfileView(
-        name=profile.name,
-        description=profile.description,
-        repository=profile.repository,
-        device=profile.device,
-        gpus=profile.gpus,
-        queue=profile.queue,
-        capacity_bytes=profile.capacity_bytes,
-        steps=profile.steps,
-        data=profile.data.kind,
-        criterion=criterion.to_json() if criterion else None,
-        trial_seconds=profile.limits.trial_seconds,
-        digest=profile.digest,
-    )
-
-
-def show_repository(entry: RepositoryEntry) -> RepositoryView:
-    """The URL stays the operator's: it may name an internal host."""
-    return RepositoryView(
-        name=entry.name,
-        default_branch=entry.default_branch,
-        pins=dict(entry.pins),
-        webhook=entry.webhook is not None,
-    )
-
-
-def show_worker(row: WorkerRow) -> WorkerView:
-    return WorkerView(name=row.name, queue=row.queue, started_at=row.started_at)

@@ -374,7 +374,7 @@ def test_a_list_can_be_narrowed_to_a_status_and_a_profile(scene: ServiceScene) -
 
 @pytest.mark.parametrize(
     "query",
-    ["cursor=x", "cursor=AAAA", "cursor=%C3%BC", "limit=0", "limit=201", "status=lost", "profile=A%00"],
+    ["cursor=x", "cursor=AAAA", "cursor=%C3%BC", "limit=0", "limit=1001", "status=lost", "profile=A%00"],
 )
 def test_a_list_refuses_parameters_that_it_did_not_give(still: ServiceScene, query: str) -> None:
     body = problem(still.client.get(f"/v1/bisections?{query}"), 422, "invalid-request")
@@ -571,7 +571,7 @@ def test_a_fault_of_the_service_is_told_without_its_insides(
     def fail(**_query: object) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr(scene.app.state.parts.bisections, "page", fail)
+    monkeypatch.setattr(scene.app.state.parts.summaries, "page", fail)
     with capture_logs() as logs:
         answer = scene.client.get("/v1/bisections")
     detail = problem(answer, 500, "internal-error")["detail"]

@@ -31,7 +31,7 @@ def test_every_operation_has_a_name_a_summary_a_text_and_a_tag_that_is_explained
 ) -> None:
     explained = {tag["name"] for tag in description["tags"]}
     names = [operation["operationId"] for _, operation in operations(description)]
-    assert len(names) == len(set(names)) == 17
+    assert len(names) == len(set(names))
     for name, operation in operations(description):
         assert operation["summary"], name
         assert operation["description"], name
