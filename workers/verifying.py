@@ -13,6 +13,7 @@ from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import Trials
+from bisection.commit_record import circumstances_of
 from bisection.commits import Commit, State
 from bisection.finding import Finding, FindingKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
@@ -80,7 +81,9 @@ def _test_revert(context: WorkerContext, row: BisectionRow, spec: BisectionSpec,
     rows = context.trials.of(row.id)
     ledger = Trials.ledger(rows)
     signature = Search.replay(spec, ledger, spec.ground).standing.evidence.signature
-    known = judged(spec.criterion, signature, ledger, culprit.short)
+    known = judged(
+        spec.criterion, signature, ledger, culprit.short, circumstances_of(spec.shown, ledger)
+    )
     if known is not None:
         return _end(context, row, known)
     if culprit.hash == bad.hash:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from bisection.attribution import choose_measurement
+from bisection.circumstances import Circumstances, circumstances
 from bisection.commits import Commit, CommitRange, State
 from bisection.criteria import Verdict, judge
 from bisection.finding import Finding, FindingKind, LevelFinding
@@ -27,7 +28,7 @@ def commit_verdicts(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> dict[
     Good and bad by majority; a state with as many of both, or with neither, is skipped.
     """
     counts: dict[object, Counter[Verdict]] = {}
-    keys = _state_keys(spec)
+    keys, known = _state_keys(spec), circumstances_of(spec, ledger)
     for entry in ledger:
         if not entry.trial.is_evidence:
             continue
@@ -69,7 +70,13 @@ def compared_commits(
 
 def any_bad(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> bool:
     """Whether any trial was judged bad: without one, nothing is known of any commit's guilt."""
-    return any(judge(spec.criterion, entry.measurement).verdict is Verdict.BAD for entry in ledger)
+    known = circumstances_of(spec, ledger)
+    return any(judge(spec.criterion, entry.measurement, known).verdict is Verdict.BAD for entry in ledger)
+
+
+def circumstances_of(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Circumstances:
+    """What the verdicts of level 0 depend on besides their measurements."""
+    return circumstances(spec.levels[0].states[0], ledger, spec.workers)
 
 
 def equal_states(spec: BisectionSpec, commit_hash: str) -> frozenset[State]:
@@ -125,9 +132,10 @@ def best_measurement(ledger: Sequence[LedgerEntry], states: Collection[State]) -
     )
 
 
-def trial_row(spec: BisectionSpec, entry: LedgerEntry) -> TrialRow:
+def trial_row(spec: BisectionSpec, entry: LedgerEntry, known: Circumstances) -> TrialRow:
     measurement, trial = entry.measurement, entry.trial
-    judgement = judge(spec.criterion, measurement)
+    judgement = judge(spec.criterion, measurement, known)
+    control = measurement.control
     states = spec.levels[0].states
     position = states.index(trial.state) if trial.state in states else None
     return TrialRow(
@@ -145,6 +153,7 @@ def trial_row(spec: BisectionSpec, entry: LedgerEntry) -> TrialRow:
         peak_bytes=measurement.peak.allocated_bytes if measurement.peak else None,
         capacity_bytes=measurement.capacity_bytes,
         useful_tokens_per_second=measurement.useful_tokens_per_second,
+        control_tokens_per_second=control.work.useful_tokens_per_second if control else None,
         seconds=measurement.seconds,
         worker=measurement.worker,
         device=measurement.device,

@@ -17,6 +17,7 @@ from bisection.belief_history import belief_histories
 from bisection.commit_record import (
     any_bad,
     best_measurement,
+    circumstances_of,
     commit_in,
     commit_verdicts,
     compared_commits,
@@ -31,8 +32,8 @@ from bisection.json_shapes import decode_fields, encode_fields
 from bisection.ledger import LedgerEntry, Purpose
 from bisection.measurement import Outcome
 from bisection.regression import Regression, RegressionKind
-from bisection.report_parts import (
 from bisection.remedy_proofs import with_proofs
+from bisection.report_parts import (
     Asked,
     BeliefHistory,
     DiffSummary,
@@ -193,8 +194,9 @@ def build_report(
     accused = [commit.hash for commit in commits]
     accused += [commit for level in finding.descent for commit in level.commits]
     history, effects = belief_histories(spec, ledger, frozenset(accused))
+    known = circumstances_of(shown, ledger)
     trials = tuple(
-        replace(trial_row(shown, entry), changed=effects.get(entry.sequence, "")) for entry in ledger
+        replace(trial_row(shown, entry, known), changed=effects.get(entry.sequence, "")) for entry in ledger
     )
     verdicts = commit_verdicts(shown, ledger)
     subject = Subject(

@@ -142,6 +142,7 @@ class TrialRow:
     peak_bytes: int | None = None
     capacity_bytes: int | None = None  #: the enforced limit; None: measured without one
     useful_tokens_per_second: float | None = None
+    control_tokens_per_second: float | None = None  #: of the good end beside it on the same worker
     seconds: float = 0.0
     worker: str = ""
     device: str = ""

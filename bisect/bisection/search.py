@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bisection import narration
 from bisection.answers import AGREEING_TRIALS, Standing, best_answer, conclusion, may_end
 from bisection.belief import Belief
+from bisection.circumstances import Circumstances, circumstances
 from bisection.criteria import CriterionKind
 from bisection.evidence import Evidence, JudgedEntry, gather
 from bisection.finding import Finding
@@ -78,7 +79,7 @@ class Search:
         self._follows = True  #: whether large steps beside the culprit's are looked for as well
         self._entries: list[LedgerEntry] = []
         self._keys: set[str] = set()
-        self._judged: list[JudgedEntry] = []
+        self._placed: list[tuple[int, LedgerEntry]] = []  #: the entries that are evidence, by group
 
     @classmethod
     def replay(cls, spec: BisectionSpec, ledger: Sequence[LedgerEntry], level: int = -1) -> Search:
@@ -246,8 +247,19 @@ class Search:
         )
 
     @cached_property
+    def _circumstances(self) -> Circumstances:
+        return circumstances(self.line.state(0), self._entries, self.spec.workers)
+
+    @property
+    def _lacks_reference(self) -> bool:
+        """Whether speeds are compared, and the good end's work is not known to compare them by."""
+        return self.spec.criterion.kind is CriterionKind.THROUGHPUT and self._circumstances.work is None
+
+    @cached_property
     def _evidence(self) -> Evidence:
-        return gather(self.spec.criterion, self._judged, self.line.last)
+        known = self._circumstances
+        judged = [JudgedEntry.of(self.spec.criterion, group, entry, known) for group, entry in self._placed]
+        return gather(self.spec.criterion, judged, self.line.last)
 
     @cached_property
     def _chance(self) -> NDArray[np.float64]:
@@ -309,8 +321,8 @@ class Search:
     def _untried_end(self, running: Sequence[Trial]) -> int | None:
         """The bad end until its failure is known, where that is the one that is looked for.
 
-        Where it cannot be tested, the good end tells whether anything can; and where the values climb slowly,
-        from where on they do.
+        Where it cannot be tested, the good end tells whether anything can; where the values climb slowly,
+        from where on they do; and of speeds, what work they are compared by.
         """
         standing = self._standing
         at = {self.line.places.get(trial.state) for trial in running}
@@ -319,7 +331,7 @@ class Search:
             wanted = not state.testable or (end == self.line.last and not standing.evidence.anchored)
             if end not in at and wanted and end in standing.open:
                 return end
-            if not state.untestable_trials and standing.drift is None:
+            if not (state.untestable_trials or standing.drift is not None or self._lacks_reference):
                 break
         return None
 

@@ -50,6 +50,8 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
     details = [f"attempt {row.attempt}", duration(row.seconds)]
     if row.taken_from:
         details.append(f"taken over from {row.taken_from.replace('/', ', trial ')}")
+    if row.control_tokens_per_second is not None:
+        details.append(f"control {row.control_tokens_per_second:,.1f} tokens/s")
     if row.images:
         details.append(counted(row.images, f"{'real' if row.real_data else 'mock'} image"))
     details.append(
