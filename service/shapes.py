@@ -12,9 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bisection.adapters.storage.bisections import BisectionRow, Status
+from bisection.adapters.storage.bisections import BisectionRow, Kind, Status
 from bisection.adapters.storage.summaries import Summary
-from bisection.adapters.storage.trials import TrialRow, TrialStatus
+from bisection.adapters.storage.trials import TrialRow, Trials, TrialStatus
+from bisection.circumstances import ALONE, Circumstances
+from bisection.commit_record import circumstances_of
 from bisection.criteria import Criterion, Judgement, Verdict, judge
 from bisection.finding import FindingKind, LevelKind
 from bisection.ledger import Purpose
@@ -275,12 +277,13 @@ def view(
     hints: Sequence[str],
     so_far: Mapping[str, Any] | None,
 ) -> BisectionView:
+    known = known_beside(row, trials)
     return BisectionView(
         **summarise(row, settings).model_dump(),
         plan=dict(row.plan) if row.plan is not None else None,
         hints=list(hints),
         answer_so_far=AnswerSoFar.model_validate(so_far) if so_far is not None else None,
-        trials=[TrialView(**fields) for fields in (_trial_fields(row, trial) for trial in trials)],
+        trials=[TrialView(**fields) for fields in (_trial_fields(row, trial, known) for trial in trials)],
     )
 
 
@@ -289,14 +292,21 @@ def evidence(
     trial: TrialRow,
     artifact_names: Sequence[str],
     settings: ServiceSettings,
+    known: Circumstances,
 ) -> TrialEvidence:
     base = settings.url(f"/v1/bisections/{row.id}/trials/{trial.id}/artifacts/")
     return TrialEvidence(
-        **_trial_fields(row, trial),
+        **_trial_fields(row, trial, known),
         measurement=trial.measurement.to_json() if trial.measurement else None,
         reuse_key=trial.reuse_key,
         artifacts={name: base + name for name in artifact_names},
     )
+
+
+def known_beside(row: BisectionRow, trials: Sequence[TrialRow]) -> Circumstances:
+    """What the verdicts of a bisection's trials depend on besides their measurements."""
+    spec = row.specification if row.kind is Kind.BISECTION else None
+    return circumstances_of(spec.shown, Trials.ledger(trials)) if spec else ALONE
 
 
 def _criterion(row: BisectionRow) -> Criterion | None:
@@ -311,10 +321,10 @@ def _subjects(row: BisectionRow) -> Mapping[str, str]:
     return {commit["hash"]: commit["subject"] for commits in ranges for commit in commits}
 
 
-def _trial_fields(row: BisectionRow, trial: TrialRow) -> dict[str, Any]:
+def _trial_fields(row: BisectionRow, trial: TrialRow, known: Circumstances) -> dict[str, Any]:
     measured = trial.measurement
     criterion = _criterion(row)
-    judged: Judgement | None = judge(criterion, measured) if criterion and measured else None
+    judged: Judgement | None = judge(criterion, measured, known) if criterion and measured else None
     return {
         "id": trial.id,
         "ordinal": trial.ordinal,

@@ -14,9 +14,10 @@ from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import MirrorError
 from bisection.adapters.storage.claims import Claim
 from bisection.criteria import Criterion
-from bisection.ledger import Purpose
+from bisection.ledger import Purpose, Trial
 from bisection.measurement import Measurement, Outcome
 from workers.context import WorkerContext
+from workers.control_run import control_state, with_control
 from workers.pulse import Lease
 from workers.trial_run import TrialResult, run_trial
 from workers.verifying import write_revert
@@ -63,17 +64,25 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
         )
         return TrialResult(measurement=lost)
     criterion = Criterion.from_json(row.spec["criterion"])
-    enforced = claim.trial.enforce_capacity
-    return run_trial(
-        claim.trial,
-        profile=profile,
-        repository=repository,
-        catalogue=context.catalogue,
-        root=context.root,
-        overrides={**(row.request.get("overrides") or {}), **claim.trial.overrides},
-        capacity_bytes=criterion.capacity_bytes if enforced else None,
-        worker=context.name,
-        pseudonym_key=context.keys.pseudonyms(),
-        cancelled=lambda: lease.lost or leaving.is_set(),
-        progress=lease.say,
-    )
+
+    def run(trial: Trial, words: str = "") -> TrialResult:
+        return run_trial(
+            trial,
+            profile=profile,
+            repository=repository,
+            catalogue=context.catalogue,
+            root=context.root,
+            overrides={**(row.request.get("overrides") or {}), **trial.overrides},
+            capacity_bytes=criterion.capacity_bytes if trial.enforce_capacity else None,
+            worker=context.name,
+            pseudonym_key=context.keys.pseudonyms(),
+            cancelled=lambda: lease.lost or leaving.is_set(),
+            progress=lambda line: lease.say(f"{words}{line}"),
+        )
+
+    result = run(claim.trial)
+    spec = row.specification
+    good = control_state(profile, spec) if spec else None
+    if good is None:
+        return result
+    return with_control(result, claim.trial, good, lambda trial: run(trial, "control: "))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bisection.ancestry import EVIDENCE, Derivation, is_kept
+from bisection.commit_record import circumstances_of
 from bisection.criteria import Criterion, Judgement, judge
 from bisection.descent import only_step, whole_answer
 from bisection.finding import Finding
@@ -55,6 +56,7 @@ def replay(
     """
     spec = replay_specification(known, criterion, confidence)
     kept = [entry for entry in ledger if is_kept(Derivation.REPLAY, criterion, entry.measurement)]
+    beside = circumstances_of(spec, kept)
     decision = _decide(spec, kept)
     for level in known.levels[1:]:
         above = level.opened_by
@@ -72,8 +74,8 @@ def replay(
         judged=tuple(
             Rejudged(
                 entry=entry,
-                before=judge(known.criterion, entry.measurement),
-                after=judge(criterion, entry.measurement),
+                before=judge(known.criterion, entry.measurement, beside),
+                after=judge(criterion, entry.measurement, beside),
             )
             for entry in kept
         ),
