@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, cast, overload
@@ -20,9 +20,12 @@ import httpx
 
 Json = dict[str, Any]
 Rows = list[Json]
+End = str | Mapping[str, str]  #: a ref, or a ref of the repository and of what it pins
 
 #: Longer than the server's pause between two signs of life on a quiet event stream.
 _QUIET_SECONDS = 45.0
+#: A request that came too soon is sent again so often, each time after the pause that the server asks for.
+_PATIENCE, _LONGEST_PAUSE_SECONDS = 3, 30.0
 
 
 class ApiProblem(Exception):
@@ -101,7 +104,17 @@ class Client:
     def get(self, bisection_id: str) -> Json:
         return self._json("GET", _path(bisection_id))
 
-    def list(self, *, status: str | None = None, profile: str | None = None, limit: int = 100) -> Rows:
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        repository: str | None = None,
+        profile: str | None = None,
+        source: str | None = None,
+        ancestor: str | None = None,
+        text: str | None = None,
+        limit: int = 100,
+    ) -> Rows:
         """The newest first, at most ``limit`` of them."""
         found: Rows = []
         cursor: str | None = None
@@ -149,6 +162,38 @@ class Client:
         wanted = {name: value for name, value in (("worker", worker), ("key", key)) if value is not None}
         return int(self._json("POST", "/v1/measurements/retract", json=wanted)["retracted"])
 
+    def measurements(
+        self,
+        *,
+        key: str | None = None,
+        worker: str | None = None,
+        commit: str | None = None,
+        outcome: str | None = None,
+        profile: str | None = None,
+        retracted: bool | None = None,
+        limit: int = 100,
+    ) -> Rows:
+        """What was measured, for whoever may take it over; the newest first, at most ``limit`` of them."""
+        wanted = {
+            "key": key, "worker": worker, "commit": commit, "outcome": outcome, "profile": profile,
+            "retracted": retracted,
+        }  # fmt: skip
+        return self._pages("/v1/measurements", wanted, limit)
+
+    def estimate(self, request: Mapping[str, Any]) -> Json:
+        """Ask the memory model; the body is that of POST /v1/estimates."""
+        return self._json("POST", "/v1/estimates", json=dict(request))
+
+    def profile(self, name: str) -> Json:
+        return self._json("GET", f"/v1/profiles/{quote(name, safe='')}")
+
+    def repository(self, name: str) -> Json:
+        return self._json("GET", f"/v1/repositories/{quote(name, safe='')}")
+
+    def pools(self) -> Rows:
+        """Each queue with its workers, and how many trials run and wait."""
+        return cast(Rows, self._json("GET", "/v1/pools")["items"])
+
     def profiles(self) -> Rows:
         return cast(Rows, self._json("GET", "/v1/profiles")["items"])
 
@@ -174,24 +219,54 @@ class Client:
     def wait(
         self, bisection_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Json:
-        """The bisection once it has ended, or waits for its confirmation. Raises TimeoutError."""
+        """The bisection once it has ended, or waits for people: for a confirmation or an approval.
+
+        Raises TimeoutError.
+        """
         deadline = time.monotonic() + timeout_seconds if timeout_seconds is not None else None
         while True:
             row = self.get(bisection_id)
-            if row["status"] in ("ended", "planned"):
+            if row["status"] in ("ended", "planned", "held"):
                 return row
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"bisection {bisection_id} is still {row['status']}")
             time.sleep(poll_seconds)
+
+    def _change(
+        self, bisection_id: str, what: str, body: Mapping[str, Any], idempotency_key: str | None = None
+    ) -> Json:
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._json("POST", f"{_path(bisection_id)}/{what}", json=dict(body), headers=headers)
+
+    def _pages(self, path: str, wanted: Mapping[str, Any], limit: int) -> Rows:
+        """Rows of a list, page after page, at most ``limit`` of them."""
+        query = {name: value for name, value in wanted.items() if value is not None}
+        found: Rows = []
+        while len(found) < limit:
+            page = self._json("GET", path, params={**query, "limit": min(limit - len(found), 1000)})
+            found += page["items"]
+            if page["next"] is None:
+                break
+            query["cursor"] = page["next"]
+        return found
 
     def _json(self, method: str, path: str, **arguments: Any) -> Json:
         return cast(Json, self._send(method, path, **arguments).json())
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         response = self._http.request(method, path, **arguments)
+        for _ in range(_PATIENCE):
+            if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
+                break
+            time.sleep(min(float(response.headers.get("retry-after", 1)), _LONGEST_PAUSE_SECONDS))
+            response = self._http.request(method, path, **arguments)
         if not response.is_success:
             raise ApiProblem.of(response)
         return response
+
+
+def _replayed(criterion: Mapping[str, Any], confidence: float | None) -> Json:
+    return {"criterion": dict(criterion), **({"confidence": confidence} if confidence is not None else {})}
 
 
 def _path(bisection_id: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -23,18 +24,27 @@ def scene(tmp_path: Path) -> Iterator[ServiceScene]:
         yield scene
 
 
-@pytest.fixture
-def url(scene: ServiceScene) -> Iterator[str]:
+@contextmanager
+def serve(scene: ServiceScene) -> Iterator[str]:
+    """The URL of the scene's application, served by uvicorn in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
     settings = uvicorn.Config(scene.app, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     # The socket listens already: the first request waits for the server, not the test.
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture
+def url(scene: ServiceScene) -> Iterator[str]:
+    with serve(scene) as url:
+        yield url
 
 
 @pytest.fixture
