@@ -106,7 +106,8 @@ def _daemonic(container: Container, launch: Launch, folder: Path, inside: dict[s
     words = [
         "--interactive", "--pull=missing", f"--network={'host' if container.network else 'none'}",
         f"--user={os.getuid()}:{os.getgid()}", *(["--userns=keep-id"] if rootless else []),
-        "--cap-drop=all", "--security-opt=no-new-privileges", f"--shm-size={container.shared_memory_bytes}",
+        "--cap-drop=all", "--security-opt=no-new-privileges", "--oom-score-adj=500",
+        f"--shm-size={container.shared_memory_bytes}",
         f"--workdir={launch.folder}", f"--entrypoint={launch.command[0]}",
     ]  # fmt: skip
     if container.memory_bytes:

@@ -175,6 +175,7 @@ def _joined(nodes: list[Result]) -> Result:
     """One result for all nodes: the first failure speaks, since the others end in its wake."""
     failed = [node for node in nodes if node.exit_code != 0]
     first = min(failed, key=lambda node: node.seconds) if failed else nodes[0]
+    kills = [node.memory_kills_on_host for node in nodes]
     return Result(
         exit_code=first.exit_code,
         signal=first.signal,
@@ -187,6 +188,6 @@ def _joined(nodes: list[Result]) -> Result:
         output_bytes=sum(node.output_bytes for node in nodes),
         error=first.error,
         memory_kills=sum(node.memory_kills for node in nodes),
-        memory_kills_on_host=sum(node.memory_kills_on_host for node in nodes),
+        memory_kills_on_host=None if None in kills else sum(kill or 0 for kill in kills),
         kernel=[line for node in nodes for line in node.kernel],
     )

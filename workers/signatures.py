@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
 
     DEVICE_MEMORY = "device_memory"  #: an allocator of the device refused, torch's or another
     HOST_MEMORY = "host_memory"  #: the host's memory ended: malloc refused, or the kernel killed
+    HANG = "hang"  #: a collective whose other ranks never came
     FLAKY = "flaky"  #: network, rendezvous or hardware: says nothing about the state
     DOUBTFUL = "doubtful"  #: chance causes it as well as code: believed once it came again alike
     CODE = "code"  #: everything else
@@ -41,7 +42,7 @@ _DEVICE_MEMORY = re.compile(
     r"torch\.(?:cuda\.)?OutOfMemoryError|^OutOfMemoryError\b|CUDA out of memory"
     r"|Triton Error \[CUDA\]: out of memory|CUDA Error: out of memory|CUDA error: out of memory"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|Cuda failure (?:2 )?'out of memory'"
-    r"|cudaErrorMemoryAllocation",
+    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
     re.MULTILINE,
 )
 _HOST_MEMORY = re.compile(
@@ -55,6 +56,12 @@ _DOUBTFUL = re.compile(
     r"|munmap_chunk\(\): invalid|Segmentation fault|found NaN in",
     re.IGNORECASE,
 )
+#: NCCL's and Gloo's watchdogs: ranks that do not agree, or a rank that is stuck; seldom the network.
+_HANG = re.compile(
+    r"Watchdog caught collective operation timeout|watchdog got stuck for \d+ seconds"
+    r"|Timed out waiting \d+ms for (?:recv|send) operation",
+    re.IGNORECASE,
+)
 #: torch adds this to every error of CUDA: it says nothing where another pattern says what it was.
 _ANY_CUDA_ERROR = re.compile(r"CUDA_LAUNCH_BLOCKING")
 #: The rest of upstream's list.
@@ -64,7 +71,6 @@ _FLAKY = re.compile(
     r"|couldn't connect to 'https://huggingface\.co'|HTTPS?ConnectionPool\(host='[\w.-]*huggingface\.co'"
     r"|HfHubHTTPError|OfflineModeIsEnabled|offline mode is enabled"
     r"|NCCL (?:operation|communicator)[^\n]{0,80}(?:timed out|abort)"
-    r"|Watchdog caught collective operation timeout"
     r"|uncorrectable ECC error|ECC error|Connection (?:reset|closed) by (?:peer|remote)|Connection refused"
     r"|Socket Timeout|Temporary failure in name resolution|No space left on device"
     r"|CUDA-capable device\(s\) is/are busy|GPU has fallen off the bus|Xid \(PCI",
@@ -96,6 +102,7 @@ def failure_kind(failure: Failure) -> FailureKind:
             (_DEVICE_MEMORY, FailureKind.DEVICE_MEMORY),
             (_HOST_MEMORY, FailureKind.HOST_MEMORY),
             (_DOUBTFUL, FailureKind.DOUBTFUL),
+            (_HANG, FailureKind.HANG),
             (_FLAKY, FailureKind.FLAKY),
             (_ANY_CUDA_ERROR, FailureKind.DOUBTFUL),
         ):

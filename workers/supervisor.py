@@ -53,7 +53,7 @@ class Result:
     error: str = ""  #: why the command could not be started
     #: processes of this control group, and of this host, that the kernel killed for memory meanwhile
     memory_kills: int = 0
-    memory_kills_on_host: int = 0
+    memory_kills_on_host: int | None = None  #: None where the kernel does not tell
     kernel: list[str] = field(default_factory=list)  #: what its log says of that, and of GPUs (Xid)
 
 
@@ -64,19 +64,21 @@ class KernelWitness:
     that of our own control group only ours, but not where a container has another one.
     """
 
-    _SAID = re.compile(r"out of memory: Killed process \d+|NVRM: Xid", re.IGNORECASE)
+    _SAID = re.compile(r"out of memory: Killed process \d+|NVRM: .*(Xid|fallen off the bus)", re.IGNORECASE)
     _MOST_LINES = 20
 
     def __init__(self) -> None:
-        self._own, self._host = _counted(_own_memory_events()), _counted(Path("/proc/vmstat"))
+        self._own, self._host = _counted(_own_memory_events()) or 0, _counted(Path("/proc/vmstat"))
         self._log = -1
         with suppress(OSError):
             self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._log, 0, os.SEEK_END)
 
     def tell(self, result: Result) -> None:
-        result.memory_kills = max(_counted(_own_memory_events()) - self._own, 0)
-        result.memory_kills_on_host = max(_counted(Path("/proc/vmstat")) - self._host, 0)
+        result.memory_kills = max((_counted(_own_memory_events()) or 0) - self._own, 0)
+        host = _counted(Path("/proc/vmstat"))
+        if host is not None and self._host is not None:
+            result.memory_kills_on_host = host - self._host
         while self._log >= 0 and len(result.kernel) < self._MOST_LINES:
             try:
                 record = os.read(self._log, 8192).decode(errors="replace")
@@ -103,12 +105,12 @@ def _own_memory_events() -> Path:
     return Path("/nonexistent")
 
 
-def _counted(file: Path) -> int:
+def _counted(file: Path) -> int | None:
     with suppress(OSError, ValueError):
         for line in file.read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
-    return 0
+    return None
 
 
 class BoundedOutput:
@@ -161,8 +163,7 @@ def supervise(command: list[str], time_limit: float, output: BoundedOutput) -> R
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # If we are killed, at least the first process goes with us.
-            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+            preexec_fn=lambda: _of_the_trial(libc),
         )
     except OSError as error:
         result.error = f"{command[0]} could not be started: {error}"
@@ -208,6 +209,13 @@ def supervise(command: list[str], time_limit: float, output: BoundedOutput) -> R
     result.output_bytes = output.total_bytes
     witness.tell(result)
     return result
+
+
+def _of_the_trial(libc: ctypes.CDLL) -> None:
+    # If we are killed, at least the first process goes with us.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with suppress(OSError):  # where memory ends, the kernel shall take the trial, not its worker
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
 def descendants(ancestor: int) -> set[int]:

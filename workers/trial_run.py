@@ -31,9 +31,10 @@ from workers.building import BuildHostError
 from workers.credentials import without_credentials
 from workers.environments import Environments, PreparedEnvironment
 from workers.eras import NoAdapter, OverrideRefused, choose_adapter
-from workers.gathering import Remains, gather
+from workers.gathering import gather
 from workers.launchers import Ground, launch_here, launch_in_slurm
 from workers.launching import Launch, plan_launch
+from workers.outcomes import Remains
 from workers.rank_files import RankFileError, read_plain_file
 from workers.requirement_lock import Unbuildable
 from workers.step_needs import kept_to_its_steps
@@ -246,7 +247,7 @@ class _Run:
             launch,
             trial_folder=self._place.folder,
             root=self._root,
-            own_folders=own_folders,
+            own_folders=(*own_folders, *_package_folders(environment)),
             key=self._pseudonym_key,
         )
         remains = Remains(
@@ -298,6 +299,14 @@ class _Run:
         if told:
             return f"training: {told}"
         return line if self._profile.slurm else _TRAINING_STARTS
+
+
+def _package_folders(environment: PreparedEnvironment) -> tuple[Path, ...]:
+    """Where the job's packages lie: what they spell out of an error is code's own words, too."""
+    if environment.image:
+        return ()
+    installed = environment.python.parent.parent.glob("lib/python*/site-packages")
+    return (*(overlay.folder for overlay in environment.overlays), *installed)
 
 
 def _failed(

@@ -25,8 +25,9 @@ from firstbad.demo import wheels
 from firstbad.demo.profile import OVERLAY, PIP_FIRST, TRIAL_SECONDS
 from firstbad.demo.scenarios import templates
 from workers.environments import Environments, PreparedEnvironment
-from workers.gathering import Remains, gather
+from workers.gathering import gather
 from workers.launching import PROBE_FOLDER, plan_launch
+from workers.outcomes import Remains
 from workers.redaction import Redaction
 from workers.supervision import read_bounded, run_supervised
 

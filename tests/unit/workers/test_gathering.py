@@ -12,7 +12,8 @@ import pytest
 from bisection.commits import State
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
 from bisection.measurement import Measurement, Outcome
-from workers.gathering import HOST_MEMORY_SIGNATURE, Remains, gather
+from workers.gathering import gather
+from workers.outcomes import HANG_SIGNATURE, HOST_MEMORY_SIGNATURE, Remains
 from workers.redaction import Redaction
 from workers.supervisor import Result
 
@@ -101,6 +102,13 @@ REFUSED: dict[str, Any] = {
     "oom": OOM,
     "error": {**ERROR, "type": "OutOfMemoryError"},
 }
+TIMEOUT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)"
+STUCK: dict[str, Any] = {
+    "status": "failed",
+    "error": {**NETWORK, "type": "DistBackendError", "message": TIMEOUT},
+}
+OFF_ITS_BUS = "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus."
+FAULT_OF_A_PROGRAM = "NVRM: Xid (PCI:0000:01:00): 31, Ch 00000003, engmask 00000101, intr 10000000"
 MOCK: dict[str, Any] = {"invalid": ["the data is mock"]}
 ODD_WIDTH = "ValueError: width <n> is odd @ train.py:<module>"
 LIMIT = {"signal": 15, "timed_out": True}
@@ -116,6 +124,17 @@ LIMIT = {"signal": 15, "timed_out": True}
         (REFUSED, LIMIT, Outcome.OUT_OF_MEMORY, OUT_OF_MEMORY_SIGNATURE),
         (None, {"exit_code": 137}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
         (None, {"signal": 9}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
+        (None, {"exit_code": 137, "memory_kills_on_host": 0}, Outcome.LOST, ""),
+        (None, {"signal": 9, "memory_kills_on_host": 1}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
+        (WAKE, {"exit_code": 1, "memory_kills": 1}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
+        (FAILED, {"exit_code": 1, "memory_kills": 1}, Outcome.CRASHED, HOST_MEMORY_SIGNATURE),
+        (FAILED, {"exit_code": 137, "memory_kills_on_host": 1}, Outcome.CRASHED, ODD_WIDTH),
+        (FAILED, {"exit_code": 137, "memory_kills_on_host": 0}, Outcome.CRASHED, ODD_WIDTH),
+        (REFUSED, {"exit_code": 1, "memory_kills": 1}, Outcome.OUT_OF_MEMORY, OUT_OF_MEMORY_SIGNATURE),
+        ({}, {"exit_code": 0, "memory_kills": 1}, Outcome.COMPLETED, ""),
+        (STUCK, {"exit_code": 1}, Outcome.TIMED_OUT, HANG_SIGNATURE),
+        (FAILED, {"exit_code": 1, "kernel": [OFF_ITS_BUS]}, Outcome.LOST, ""),
+        (FAILED, {"exit_code": 1, "kernel": [FAULT_OF_A_PROGRAM]}, Outcome.CRASHED, ODD_WIDTH),
         (None, {"exit_code": 139}, Outcome.CRASHED, "signal SIGSEGV"),
         (None, {"exit_code": 3}, Outcome.CRASHED, "exit code 3"),
         ({}, {"exit_code": 3}, Outcome.CRASHED, "exit code 3"),
@@ -306,3 +325,24 @@ def test_tokens_and_sequences_are_of_all_ranks_and_preparations_of_the_one_with_
             step |= {"tokens": 30, "sequences": 2, "preparations": row["rank"]}
     steps = left(tmp_path, *rows).steps
     assert {(step.tokens, step.sequences, step.preparations) for step in steps} == {(60, 4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("result", "doubtful"),
+    [
+        ({"signal": 9}, True),
+        ({"signal": 9, "memory_kills_on_host": 1}, True),
+        ({"signal": 9, "memory_kills": 1}, False),
+    ],
+)
+def test_memory_of_the_host_is_doubtful_where_a_neighbour_may_have_taken_it(
+    tmp_path: Path, result: dict[str, Any], doubtful: bool
+) -> None:
+    measured = left(tmp_path, **result)
+    assert (measured.signature, measured.doubtful) == (HOST_MEMORY_SIGNATURE, doubtful)
+
+
+def test_the_kernels_words_are_in_the_reason(tmp_path: Path) -> None:
+    killed = "Memory cgroup out of memory: Killed process 19062 (python3) total-vm:323784kB, anon-rss:65152kB"
+    measured = left(tmp_path, signal=9, memory_kills=1, kernel=[FAULT_OF_A_PROGRAM, killed])
+    assert measured.reason.endswith(f"the kernel killed for it: {killed}")

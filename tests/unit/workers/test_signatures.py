@@ -77,7 +77,22 @@ def test_a_signature_names_the_innermost_frame_of_the_states_own_files(tmp_path:
         ("MemoryError", FailureKind.HOST_MEMORY),
         ("RuntimeError: The server socket failed to bind: Address already in use", FailureKind.FLAKY),
         ("torch.distributed.DistNetworkError: the client socket timed out", FailureKind.FLAKY),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)", FailureKind.FLAKY),
+        ("NCCL WARN Cuda failure 'out of memory'", FailureKind.DEVICE_MEMORY),
+        (
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nCuda failure 1 'invalid argument'",
+            FailureKind.DOUBTFUL,
+        ),
+        (
+            "[rank0]:[E321 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds",
+            FailureKind.HANG,
+        ),
+        ("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress", FailureKind.HANG),
+        (
+            "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+            FailureKind.HANG,
+        ),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", FailureKind.CODE),
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690", FailureKind.FLAKY),
         ("NCCL WARN Call to ibv_modify_qp failed", FailureKind.FLAKY),
         ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", FailureKind.FLAKY),
