@@ -50,6 +50,7 @@ def worker_context(settings: Settings, queue: str, name: str) -> WorkerContext:
         hints=open_queue(settings),
         catalogue=open_catalogue(settings),
         root=settings.home,
+        keeping=settings.keeping,
         public_url=settings.public_url,
     )
 

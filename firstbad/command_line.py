@@ -313,6 +313,23 @@ def cancel(bisection: str) -> None:
 
 
 @app.command()
+def delete(bisection: str, as_json: Json = False) -> None:
+    """Delete an ended bisection: request, trials, measurements, files and report."""
+    from bisection.quantities import counted
+
+    with _client() as client:
+        deleted = client.delete(bisection)
+    if as_json:
+        _print_json(deleted)
+        return
+    counts = deleted["counts"]
+    what = f"{counted(counts['trials'], 'trial')} and {counted(counts['artifacts'], 'file')}"
+    out.print(f"bisection {bisection} is deleted, with {what}. What remains:", markup=False)
+    for line in deleted["remains"]:
+        out.print(f"- {line}", markup=False, soft_wrap=True)
+
+
+@app.command()
 def retract(
     worker: Annotated[str | None, typer.Option(help="All that this worker measured.")] = None,
     key: Annotated[str | None, typer.Option(help="All of one state: the reuse_key of a trial.")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import tempfile
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import URL, make_url
+
+from bisection.adapters.storage.removals import Keeping
 
 #: A unix socket's path is limited to 107 bytes by the kernel's sockaddr_un.
 _LONGEST_SOCKET_PATH = 100
@@ -28,6 +31,12 @@ class Settings:
     FIRSTBAD_BROKER_URL    another broker than the bundled one
     FIRSTBAD_PUBLIC_URL    how people reach the API, where that is not this machine's loopback address
     FIRSTBAD_CATALOGUE     another folder of profiles/ and repositories/ than the home's
+
+    In days after a bisection has ended, or `forever`:
+
+    FIRSTBAD_KEEP_LOGS        what its trials and builds printed (default 30)
+    FIRSTBAD_KEEP_ARTIFACTS   every file of its trials (default 90)
+    FIRSTBAD_KEEP_BISECTIONS  all of it, its report too (default forever)
     """
 
     home: Path
@@ -36,6 +45,7 @@ class Settings:
     database_url: URL
     broker_url: str
     catalogue: Path
+    keeping: Keeping = Keeping()
     public_url: str = ""  #: without a slash at its end; "": nobody else reaches it
 
     @property
@@ -82,6 +92,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         else URL.create("sqlite", database=str(home / "firstbad.sqlite")),
         broker_url=environment.get("FIRSTBAD_BROKER_URL") or bundled_broker_url(home),
         catalogue=Path(environment.get("FIRSTBAD_CATALOGUE") or home / "catalogue"),
+        keeping=Keeping(
+            logs_days=_days(environment, "FIRSTBAD_KEEP_LOGS", 30.0),
+            artifacts_days=_days(environment, "FIRSTBAD_KEEP_ARTIFACTS", 90.0),
+            bisections_days=_days(environment, "FIRSTBAD_KEEP_BISECTIONS", None),
+        ),
         public_url=_public_url(environment.get("FIRSTBAD_PUBLIC_URL", "")),
     )
 
@@ -90,3 +105,18 @@ def _public_url(text: str) -> str:
     if text and not re.fullmatch(r"https?://[^\s?#]+", text):
         raise ValueError(f"FIRSTBAD_PUBLIC_URL is {text!r}; give an address that starts with https://")
     return text.rstrip("/")
+
+
+def _days(environment: Mapping[str, str], name: str, default: float | None) -> float | None:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    if text == "forever":
+        return None
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 <= days <= 36500:
+        raise ValueError(f"{name} is {text!r}; give a number of days, or `forever`")
+    return days

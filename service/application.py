@@ -18,6 +18,7 @@ from bisection.adapters.storage.database import Database
 from service import (
     bisections,
     decisions,
+    deletions,
     deliveries,
     derived,
     estimates,
@@ -83,6 +84,7 @@ def create_app(
         bisections.router,
         derived.router,
         decisions.router,
+        deletions.router,
         evidence.router,
         measurements.router,
         reports.router,

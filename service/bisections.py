@@ -18,6 +18,7 @@ from bisection.approval import expected_above
 from service import problems
 from service.access import Reader, Writer
 from service.cursors import read_cursor, write_cursor
+from service.expiry import removal_words
 from service.hints import view_now
 from service.intake import BisectionRequest, normalise
 from service.json_answers import JsonAnswer, encode_json
@@ -62,6 +63,9 @@ def existing_bisection(
             return parts.bisections.get(bisection_id)
         except KeyError:
             pass
+        removed = removal_words(parts.database, bisection_id)
+        if removed:
+            raise Problem(problems.NOT_FOUND, f"There is no bisection {bisection_id!r} any more. {removed}")
     raise Problem(problems.NOT_FOUND, f"There is no bisection {bisection_id[:40]!r}.")
 
 

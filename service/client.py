@@ -140,6 +140,10 @@ class Client:
     def cancel(self, bisection_id: str) -> Json:
         return self._json("POST", f"{_path(bisection_id)}/cancel")
 
+    def delete(self, bisection_id: str) -> Json:
+        """Delete one that has ended; what was removed, and what remains."""
+        return self._json("DELETE", _path(bisection_id))
+
     def trials(self, bisection_id: str) -> Rows:
         """All trials with their measurements and artifacts."""
         return cast(Rows, self._json("GET", f"{_path(bisection_id)}/trials")["items"])

@@ -15,6 +15,7 @@ from bisection.adapters.storage.bisections import Status
 from service import problems
 from service.access import Reader
 from service.bisections import Existing, UsesParts
+from service.expiry import removal_words
 from service.problem_responses import document
 from service.problems import Problem
 from service.shapes import TrialList, evidence, known_beside
@@ -69,9 +70,10 @@ def get_artifact(
     known = parts.artifacts.names(row.id).get(trial_id, ())
     content = parts.artifacts.content(trial_id, name) if name in known and _NAME.fullmatch(name) else None
     if content is None:
+        removed = removal_words(parts.database, row.id)
         raise Problem(
             problems.NOT_FOUND,
-            f"Trial {trial_id[:40]!r} of bisection {row.id} left no {name[:100]!r}.",
+            removed or f"Trial {trial_id[:40]!r} of bisection {row.id} left no {name[:100]!r}.",
             repair=f"Use a name in its 'artifacts': {', '.join(known) or 'there are none'}.",
         )
     headers = {"Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'"}

@@ -91,7 +91,7 @@ def show_bisections(request: Request, caller: SignedIn, parts: UsesParts) -> Res
 def show_report(request: Request, caller: SignedIn, row: Existing, parts: UsesParts) -> Response:
     """The report; before there is one, how far the bisection got."""
     try:
-        report = finished_report(row)
+        report = finished_report(row, parts)
     except Problem:
         return _show_progress(request, caller, row, parts)
     headers = {"Content-Security-Policy": REPORT_POLICY}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -13,8 +14,10 @@ from bisection.rendering.markdown import render_markdown
 from bisection.report import CulpritReport
 from service import problems
 from service.access import Reader
-from service.bisections import Existing
+from service.bisections import Existing, UsesParts
+from service.expiry import removal_words
 from service.json_answers import JsonAnswer
+from service.parts import Parts
 from service.problem_responses import document
 from service.problems import Problem
 
@@ -67,18 +70,20 @@ def _ranges(accept: str) -> list[tuple[str, float]]:
     return ranges
 
 
-def finished_report(row: BisectionRow) -> CulpritReport:
-    """Raises Problem where there is none, or only the note of a fault that cut it short."""
+def finished_report(row: BisectionRow, parts: Parts) -> CulpritReport:
+    """With a note of what was removed since. Raises Problem where there is none, or only a fault's note."""
     if row.report is None:
         raise Problem(problems.REPORT_NOT_READY, f"Bisection {row.id} is {row.status.value}.")
     try:
-        return CulpritReport.from_json(row.report)
+        report = CulpritReport.from_json(row.report)
     except ValueError as error:
         raise Problem(
             problems.REPORT_NOT_READY,
             f"The report of bisection {row.id} is not whole: {error}.",
             repair="Read what there is with ?format=json.",
         ) from None
+    removed = removal_words(parts.database, row.id)
+    return replace(report, notes=(*report.notes, removed)) if removed else report
 
 
 @router.get(
@@ -107,6 +112,7 @@ def finished_report(row: BisectionRow) -> CulpritReport:
 def get_report(
     _caller: Reader,
     row: Existing,
+    parts: UsesParts,
     format: Annotated[ReportFormat | None, Query(description="Goes before the Accept header.")] = None,
     accept: Annotated[str, Header(description="One of the three media types.")] = "",
 ) -> Response:
@@ -116,11 +122,11 @@ def get_report(
         case ReportFormat.JSON if row.report is not None:
             return JsonAnswer(row.report, headers=headers)
         case ReportFormat.MARKDOWN:
-            text = render_markdown(finished_report(row))
+            text = render_markdown(finished_report(row, parts))
             return Response(text, media_type="text/markdown; charset=utf-8", headers=headers)
         case ReportFormat.HTML:
             headers["Content-Security-Policy"] = REPORT_POLICY
-            page = render_html(finished_report(row))
+            page = render_html(finished_report(row, parts))
             return Response(page, media_type="text/html; charset=utf-8", headers=headers)
         case _:
             raise Problem(problems.REPORT_NOT_READY, f"Bisection {row.id} is {row.status.value}.")

@@ -37,5 +37,6 @@ def pytest_runtest_makereport(
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own FIRSTBAD_* settings must not reach a test."""
-    for name in ("HOME", "PORT", "DATABASE_URL", "BROKER_URL", "CATALOGUE", "URL", "TOKEN", "PUBLIC_URL"):
+    settings = ("HOME", "PORT", "DATABASE_URL", "BROKER_URL", "CATALOGUE", "URL", "TOKEN", "PUBLIC_URL")
+    for name in (*settings, "KEEP_LOGS", "KEEP_ARTIFACTS", "KEEP_BISECTIONS"):
         monkeypatch.delenv(f"FIRSTBAD_{name}", raising=False)

@@ -14,9 +14,11 @@ from celery import Celery
 from celery.signals import worker_ready, worker_shutting_down
 
 from bisection.adapters.queue import ADVANCE, ANNOUNCE, SETTLE, WORK
+from workers import keeping
 from workers.advancing import advance
 from workers.announcing import announce
 from workers.context import WorkerContext
+from workers.keeping import remove_what_is_due
 from workers.pool import work
 from workers.pulse import Pulse
 from workers.reconciling import SECONDS, reconcile
@@ -50,6 +52,7 @@ def run_worker(application: Celery, context: WorkerContext) -> None:
     beats = [Pulse("presence", PRESENCE_SECONDS, lambda: context.roster.seen(context.name, context.queue))]
     if context.serves_control:
         beats.append(Pulse("reconciler", SECONDS, lambda: reconcile(context)))
+        beats.append(Pulse("remover", keeping.SECONDS, lambda: remove_what_is_due(context)))
 
     def on_ready(**_: Any) -> None:
         for beat in beats:

@@ -12,6 +12,7 @@ from bisection.adapters.storage.bisections import Bisections
 from bisection.adapters.storage.claims import Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.installation_keys import InstallationKeys
+from bisection.adapters.storage.removals import Keeping
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.trials import Trials
 
@@ -26,6 +27,7 @@ class WorkerContext:
     hints: Queue
     catalogue: Catalogue
     root: Path  #: where mirrors, workspaces, environments and running trials are kept
+    keeping: Keeping = Keeping()  #: how long what has ended is kept
     public_url: str = ""  #: how people reach the service, "" if only this machine does
 
     @property

@@ -44,3 +44,21 @@ def test_a_home_may_have_any_name(name: str) -> None:
     assert settings.database_url.database == f"{home}/firstbad.sqlite"
     assert settings.broker_url.removeprefix("redis+socket://") == str(broker_socket(home))
     assert not set("?#% ") & set(settings.broker_url)
+
+
+def test_what_is_kept_for_how_long_is_said_in_days_or_forever() -> None:
+    keeping = read_settings({"FIRSTBAD_HOME": "/srv/fb"}).keeping
+    assert (keeping.logs_days, keeping.artifacts_days, keeping.bisections_days) == (30, 90, None)
+    said = {
+        "FIRSTBAD_KEEP_LOGS": "0.5",
+        "FIRSTBAD_KEEP_ARTIFACTS": "forever",
+        "FIRSTBAD_KEEP_BISECTIONS": "365",
+    }
+    keeping = read_settings({"FIRSTBAD_HOME": "/srv/fb", **said}).keeping
+    assert (keeping.logs_days, keeping.artifacts_days, keeping.bisections_days) == (0.5, None, 365)
+
+
+@pytest.mark.parametrize("days", ["long", "-1", "nan", "inf", "1e9"])
+def test_a_number_of_days_that_is_none_is_refused_by_name(days: str) -> None:
+    with pytest.raises(ValueError, match="FIRSTBAD_KEEP_LOGS"):
+        read_settings({"FIRSTBAD_KEEP_LOGS": days})

@@ -130,7 +130,7 @@ class Claims:
                 return Beat.CONTINUE
             status = connection.execute(
                 select(trials.c.status).where(trials.c.id == claim.trial_id)
-            ).scalar_one()
+            ).scalar_one_or_none()  # none: its bisection was deleted
         return Beat.CANCELLED if status == TrialStatus.CANCELLED.value else Beat.FENCED
 
     def complete(self, claim: Claim, measurement: Measurement, content: Mapping[str, bytes]) -> bool:
