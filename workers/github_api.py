@@ -12,9 +12,10 @@ Errors::
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -62,7 +63,7 @@ class GitHubApi:
 
     def __init__(self, access: GitHubAccess) -> None:
         self.access = access
-        self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False)
+        self._http = httpx.Client(verify=_certificates(), timeout=_TIMEOUT_SECONDS, follow_redirects=False)
 
     def __enter__(self) -> Self:
         return self
@@ -155,6 +156,12 @@ class GitHubApi:
                 return _tail(response)
         except httpx.HTTPError as error:
             raise GitHubAway(f"{httpx.URL(url).host} does not answer: {type(error).__name__}") from None
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: reading takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 def _app_token(app: GitHubApp) -> str:

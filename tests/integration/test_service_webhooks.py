@@ -1,4 +1,4 @@
-"""GitHub's deliveries: which start a bisection, which do not, and that none is acted on twice."""
+"""GitHub's door: what is stored for a worker, what is refused, and that nothing is stored twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bisection.adapters.storage.deliveries import Deliveries
-from tests.unit.service.scene import BAD, GITHUB, GOOD, PROFILE, ServiceScene, run_payload
+from tests.unit.service.scene import BAD, GITHUB, REPOSITORY, ServiceScene, run_payload
 
 
 @pytest.fixture
@@ -36,96 +36,43 @@ def problem(answer: Any, status: int, name: str) -> dict[str, Any]:
     return body
 
 
-def green(scene: ServiceScene, run_id: int = 100, head_sha: str = GOOD) -> None:
-    payload = run_payload(run_id=run_id, conclusion="success", head_sha=head_sha)
-    decided(scene.deliver(payload, delivery=f"green-{run_id}-{head_sha[:4]}"), "recorded")
-
-
-def bisections(scene: ServiceScene) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = scene.client.get("/v1/bisections").json()["items"]
+def stored(scene: ServiceScene) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = scene.client.get("/v1/deliveries").json()["items"]
     return items
 
 
-def test_a_failed_run_is_bisected_from_the_last_green_one(scene: ServiceScene) -> None:
-    green(scene)
-    answer = scene.deliver(run_payload())
-    body = decided(answer, "started")
-    assert body["bisection"] == answer.headers["location"]
-    (made,) = bisections(scene)
-    assert body["bisection"].endswith(made["id"])
-    assert (made["request"]["good"], made["request"]["bad"]) == (GOOD, BAD)
-    assert made["request"]["profile"] == PROFILE
-    assert made["source"] == f"github:{GITHUB}/actions/runs/200"
+@pytest.mark.parametrize("conclusion", ["failure", "success", "cancelled", None])
+def test_a_finished_run_is_stored_and_answered_at_once(scene: ServiceScene, conclusion: str | None) -> None:
+    answer = scene.deliver(run_payload(conclusion=conclusion))
+    body = decided(answer, "accepted")
+    assert body["delivery"] == answer.headers["location"] == "http://testserver/v1/deliveries/d-1"
+    (made,) = stored(scene)
+    assert (made["id"], made["event"], made["repository"]) == ("d-1", "workflow_run", REPOSITORY)
+    assert made["status"] == "received"
+    assert scene.client.get("/v1/deliveries/d-1").json() == made
 
 
-def test_a_delivery_is_acted_on_once(scene: ServiceScene) -> None:
-    green(scene)
-    first = decided(scene.deliver(run_payload()), "started")
+def test_a_delivery_is_stored_once(scene: ServiceScene) -> None:
+    decided(scene.deliver(run_payload()), "accepted")
     again = decided(scene.deliver(run_payload()), "duplicate")
-    assert again["bisection"] == first["bisection"]
-    assert len(bisections(scene)) == 1
+    assert again["delivery"] == "http://testserver/v1/deliveries/d-1"
+    assert len(stored(scene)) == 1
 
 
-def test_a_signed_body_under_a_new_delivery_id_starts_nothing_even_after_the_end(
-    scene: ServiceScene,
-) -> None:
-    green(scene)
-    decided(scene.deliver(run_payload()), "started")
-    (made,) = bisections(scene)
-    scene.finish(made["id"], {})
-    decided(scene.deliver(run_payload(), delivery="replayed"), "attached")
-    assert len(bisections(scene)) == 1
+def test_deliveries_are_listed_page_by_page_the_newest_first(scene: ServiceScene) -> None:
+    for number in range(5):
+        scene.deliver(run_payload(run_id=number + 1), delivery=f"d-{number}")
+    first = scene.client.get("/v1/deliveries", params={"limit": 3}).json()
+    second = scene.client.get("/v1/deliveries", params={"limit": 3, "cursor": first["next"]}).json()
+    assert [row["id"] for row in first["items"] + second["items"]] == ["d-4", "d-3", "d-2", "d-1", "d-0"]
+    assert second["next"] is None
+    assert scene.client.get("/v1/deliveries", params={"status": "held"}).json()["items"] == []
+    problem(scene.client.get("/v1/deliveries", params={"cursor": "x"}), 422, "invalid-request")
 
 
-def test_another_attempt_of_the_run_attaches_to_the_open_bisection(scene: ServiceScene) -> None:
-    green(scene)
-    first = decided(scene.deliver(run_payload()), "started")
-    second = decided(scene.deliver(run_payload(attempt=2), delivery="d-2"), "attached")
-    assert second["bisection"] == first["bisection"]
-
-
-def test_a_delivery_whose_first_handling_was_killed_is_handled_again(scene: ServiceScene) -> None:
-    green(scene)
-    Deliveries(scene.database).first("d-1", "workflow_run")
-    decided(scene.deliver(run_payload()), "started")
-
-
-def test_a_late_or_replayed_green_run_does_not_move_the_last_green_back(scene: ServiceScene) -> None:
-    newer, older, after = "c" * 40, "d" * 40, "e" * 40
-    green(scene, 150, newer)
-    green(scene, 120, older)
-    green(scene, 250, after)
-    decided(scene.deliver(run_payload(run_id=200)), "started")
-    assert bisections(scene)[0]["request"]["good"] == newer
-
-
-def test_without_a_green_run_the_answer_says_what_to_do(scene: ServiceScene) -> None:
-    body = decided(scene.deliver(run_payload()), "ignored")
-    assert "no last green is known" in body["why"]
-    assert "'good'" in body["repair"]
-    assert bisections(scene) == []
-
-
-def test_without_a_green_run_the_range_starts_where_the_operator_said(scene: ServiceScene) -> None:
-    scene.write_webhook(good="v0.3.0")
-    decided(scene.deliver(run_payload()), "started")
-    assert bisections(scene)[0]["request"]["good"] == "v0.3.0"
-
-
-def test_a_commit_that_was_green_before_is_not_to_blame(scene: ServiceScene) -> None:
-    green(scene, head_sha=BAD)
-    assert "same commit was green" in decided(scene.deliver(run_payload()), "ignored")["why"]
-
-
-@pytest.mark.parametrize(
-    "conclusion",
-    ["cancelled", "skipped", "neutral", "timed_out", "action_required", "stale", "startup_failure", None],
-)
-def test_what_is_neither_success_nor_failure_is_unknown_and_never_green(
-    scene: ServiceScene, conclusion: str | None
-) -> None:
-    decided(scene.deliver(run_payload(conclusion=conclusion, head_sha=GOOD, run_id=100)), "ignored")
-    assert "no last green" in decided(scene.deliver(run_payload(), delivery="d-2"), "ignored")["why"]
+def test_a_delivery_that_is_not_there_is_said_so(scene: ServiceScene) -> None:
+    problem(scene.client.get("/v1/deliveries/nothing"), 404, "not-found")
+    problem(scene.client.post("/v1/deliveries/nothing/release"), 404, "not-found")
 
 
 @pytest.mark.parametrize(
@@ -140,15 +87,40 @@ def test_what_is_neither_success_nor_failure_is_unknown_and_never_green(
         ({"action": "requested"}, "ignored"),
     ],
 )
-@pytest.mark.parametrize("conclusion", ["failure", "success"])
-def test_what_is_not_allowed_starts_and_remembers_nothing(
-    scene: ServiceScene, changed: dict[str, Any], decision: str, conclusion: str
+def test_what_is_not_allowed_is_not_stored(
+    scene: ServiceScene, changed: dict[str, Any], decision: str
 ) -> None:
-    scene.write_webhook(good="v0.3.0", branches=["main", "pull-request/1234"])
-    decided(scene.deliver(run_payload(conclusion=conclusion, **changed)), decision)
-    assert bisections(scene) == []
-    decided(scene.deliver(run_payload(), delivery="d-2"), "started")
-    assert bisections(scene)[0]["request"]["good"] == "v0.3.0"
+    scene.write_webhook(branches=["main", "pull-request/1234"])
+    decided(scene.deliver(run_payload(**changed)), decision)
+    assert stored(scene) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "decision"),
+    [
+        ({}, "accepted"),
+        ({"check_suite": {"id": 1, "head_branch": None}}, "refused"),
+        ({"check_suite": {"id": 1, "head_branch": "pull-request/7"}}, "refused"),
+        ({"check_suite": {"id": 1, "head_branch": "topic"}}, "ignored"),
+        ({"app": {"slug": "another"}}, "ignored"),
+        ({"app": None}, "ignored"),
+    ],
+)
+def test_a_check_run_is_stored_if_it_is_of_the_branch(
+    scene: ServiceScene, changed: dict[str, Any], decision: str
+) -> None:
+    check = {
+        "id": 7,
+        "name": "train",
+        "head_sha": BAD,
+        "conclusion": "failure",
+        "app": {"slug": "github-actions"},
+        "check_suite": {"id": 1, "head_branch": "main"},
+        **changed,
+    }
+    payload = {"action": "completed", "check_run": check, "repository": {"full_name": GITHUB}}
+    decided(scene.deliver(payload, event="check_run"), decision)
+    assert len(stored(scene)) == (decision == "accepted")
 
 
 def test_a_ping_is_answered(scene: ServiceScene) -> None:
@@ -156,7 +128,8 @@ def test_a_ping_is_answered(scene: ServiceScene) -> None:
 
 
 def test_other_events_are_ignored(scene: ServiceScene) -> None:
-    assert "only workflow_run" in decided(scene.deliver({"action": "x"}, event="push"), "ignored")["why"]
+    answer = scene.deliver({"action": "x"}, event="push")
+    assert "only workflow_run and check_run are" in decided(answer, "ignored")["why"]
 
 
 # --- what is not genuine ---------------------------------------------------------------------------
@@ -168,7 +141,7 @@ def test_other_events_are_ignored(scene: ServiceScene) -> None:
 def test_an_unsigned_or_wrongly_signed_delivery_is_refused(scene: ServiceScene, signature: str) -> None:
     answer = scene.deliver(run_payload(), headers={"X-Hub-Signature-256": signature.encode()})
     problem(answer, 401, "signature-refused")
-    assert bisections(scene) == []
+    assert stored(scene) == []
 
 
 def test_a_delivery_without_any_header_is_refused(scene: ServiceScene) -> None:
@@ -196,8 +169,7 @@ def test_a_missing_secret_file_closes_only_its_own_webhook(scene: ServiceScene) 
         "secret_file": "/nonexistent/secret",
     }
     scene.write("repositories", {"name": "megatron-lm", "url": "/mirrors/lm", "webhook": hook})
-    green(scene)
-    decided(scene.deliver(run_payload()), "started")
+    decided(scene.deliver(run_payload()), "accepted")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 50_000])
@@ -245,20 +217,9 @@ def test_a_huge_body_is_not_read(scene: ServiceScene) -> None:
 
 
 def test_a_body_larger_than_an_api_request_may_be_is_still_read(scene: ServiceScene) -> None:
-    green(scene)
     payload = run_payload() | {"padding": "x" * 500_000}
     assert len(json.dumps(payload)) < 2**20
-    decided(scene.deliver(payload), "started")
-
-
-def test_a_webhook_of_an_unknown_profile_is_the_operators_matter_and_can_be_delivered_again(
-    scene: ServiceScene,
-) -> None:
-    green(scene)
-    scene.write_webhook(profile="gone")
-    problem(scene.deliver(run_payload()), 503, "bad-catalogue")
-    scene.write_webhook()
-    decided(scene.deliver(run_payload()), "started")
+    decided(scene.deliver(payload), "accepted")
 
 
 def test_nothing_is_stored_for_strangers(scene: ServiceScene) -> None:

@@ -153,6 +153,16 @@ class ServiceScene:
         assert Claims(self.database).complete(claim, measured, artifacts or {})
         return claim.trial_id
 
+    def queue_trial(self, bisection_id: str) -> None:
+        trial = Trial(state=State(commit=BAD), attempt=1, purpose=Purpose.END, why="is it bad?")
+        version = self.bisections.get(bisection_id).version
+        assert self.trials.apply(bisection_id, version, queue="pool", add=[trial])
+
+    def finish_with_culprit(self, bisection_id: str) -> None:
+        finding = Finding(kind=FindingKind.FOUND, commits=(BAD,), parent=GOOD, confidence=0.99)
+        assert self.bisections.conclude(bisection_id, finding)
+        assert self.bisections.finish(bisection_id, {})
+
     def finish(self, bisection_id: str, report: dict[str, Any]) -> None:
         finding = Finding(kind=FindingKind.NONE, why="nothing regressed")
         assert self.bisections.conclude(bisection_id, finding)
