@@ -27,11 +27,13 @@ def gather(remains: Remains, state: State) -> Measurement:
         notes.append(f"{remains.result.left_behind_killed} processes outlived the command and were killed")
     if remains.result.survivors:
         notes.append(f"{remains.result.survivors} processes could not be killed")
+    notes += remains.result.notes
     return merged.evolve(
         outcome=decision.outcome,
         reason=decision.reason,
         signature=decision.signature,
         doubtful=decision.doubtful,
+        gpu_bytes_of_others=remains.result.gpu_bytes_of_others,
         state=state,
         notes=tuple(dict.fromkeys(notes)),
     )

@@ -14,14 +14,15 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from bisection.adapters.catalogue import SlurmJob
 from bisection.adapters.containers import Container
-from workers import containers, slurm_job
+from workers import containers, gpus, slurm_job
 from workers.launching import Launch
-from workers.supervision import last_line, read_bounded, run_supervised
+from workers.supervision import Cancelled, last_line, read_bounded, run_supervised
 from workers.supervisor import MARK, Result
 
 #: As slurmstepd says that memory ended: of the control group's limit, and of the accounting's.
@@ -42,10 +43,27 @@ class Ground:
     say: Callable[[str], None]
     held: tuple[int, ...]
     mark: str
+    gpus: bool  #: whether the trial needs the GPUs of its place for itself
 
 
 def launch_here(launch: Launch, container: Container | None, ground: Ground) -> Result:
-    """Raises Cancelled or SupervisorLost, as `run_supervised` does."""
+    """Raises Cancelled or SupervisorLost, as `run_supervised` does. GPUs that others hold are waited for."""
+    if not ground.gpus:
+        return _launched(launch, container, ground)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        before, most, notes = gpus.before_a_trial(visible, cancelled=ground.cancelled, say=ground.say)
+    except gpus.NotEmpty as error:
+        return Result(error=str(error))
+    if ground.cancelled():
+        raise Cancelled("cancelled while it waited for GPUs")
+    result = _launched(launch, container, ground)
+    result.gpu_bytes_of_others = most
+    result.notes += [*notes, *gpus.after(before, visible)]
+    return result
+
+
+def _launched(launch: Launch, container: Container | None, ground: Ground) -> Result:
     if container is None:
         return _supervised(launch, ground)
     containers.announce(container, ground.folder)
@@ -95,6 +113,7 @@ def launch_in_slurm(launch: Launch, job: SlurmJob, container: Container | None, 
                 *("--output-limit", str(ground.output_limit_bytes // job.nodes)),
                 *(f"--option={option}" for option in job.options),
                 *inside,
+                *(["--gpus"] if ground.gpus else []),
                 *("--", *launch.command),
             ],
             environment={**_of_the_cluster(), **launch.environment},
@@ -168,12 +187,18 @@ def _of_the_cluster() -> dict[str, str]:
 
 
 def _of_node(folder: Path, node: int) -> Result:
-    return Result(**json.loads((folder / f"node-{node}.json").read_text(encoding="utf-8")))
+    result = Result(**json.loads((folder / f"node-{node}.json").read_text(encoding="utf-8")))
+    with suppress(OSError, ValueError):  # there is none where no GPU was asked for
+        row = json.loads((folder / f"gpus-{node}.json").read_text(encoding="utf-8"))
+        result.gpu_bytes_of_others = row.get("others_bytes")
+        result.notes += [f"node {node}: {note}" for note in row.get("notes", [])]
+    return result
 
 
 def _joined(nodes: list[Result]) -> Result:
     """One result for all nodes: the first failure speaks, since the others end in its wake."""
     failed = [node for node in nodes if node.exit_code != 0]
+    taken = [node.gpu_bytes_of_others for node in nodes if node.gpu_bytes_of_others is not None]
     first = min(failed, key=lambda node: node.seconds) if failed else nodes[0]
     kills = [node.memory_kills_on_host for node in nodes]
     return Result(
@@ -190,4 +215,6 @@ def _joined(nodes: list[Result]) -> Result:
         memory_kills=sum(node.memory_kills for node in nodes),
         memory_kills_on_host=None if None in kills else sum(kill or 0 for kill in kills),
         kernel=[line for node in nodes for line in node.kernel],
+        gpu_bytes_of_others=max(taken, default=None),
+        notes=[note for node in nodes for note in node.notes],
     )

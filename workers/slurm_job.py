@@ -46,7 +46,7 @@ def script(options: argparse.Namespace) -> str:
         "srun", f"--nodes={options.nodes}", f"--ntasks={options.nodes}", "--ntasks-per-node=1",
         *options.srun, options.python, "-I", str(Path(__file__).with_name("slurm_task.py")),
         "--folder", str(options.folder), "--time-limit", options.time_limit,
-        "--output-limit", options.output_limit, "--", *options.command,
+        "--output-limit", options.output_limit, *(["--gpus"] if options.gpus else []), "--", *options.command,
     ]  # fmt: skip
     # An image in which srun starts the command has no Slurm to ask.
     first = 'FIRSTBAD_FIRST_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
@@ -111,6 +111,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--time-limit", required=True, metavar="SECONDS", help="of the command, once it runs")
     parser.add_argument("--output-limit", required=True, metavar="BYTES", help="of the command, on each node")
     parser.add_argument("--option", action="append", default=[], help="of sbatch, as it is")
+    parser.add_argument("--gpus", action="store_true", help="the command needs its GPUs for itself")
     parser.add_argument("--srun", action="append", default=[], help="option of srun, as it is")
     parser.add_argument("--python", default=sys.executable, help="which, on the nodes, starts the command")
     parser.add_argument("command", nargs="+", metavar="COMMAND")

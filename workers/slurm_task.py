@@ -9,6 +9,7 @@ node. Standard library only.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -51,14 +52,27 @@ def place() -> dict[str, str]:
     }
 
 
+def look_at_gpus(when: str, file: Path) -> bool:
+    program = Path(__file__).with_name("gpus.py")
+    return subprocess.run([sys.executable, "-I", str(program), when, str(file)], check=False).returncode == 0
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Run a command on this node of a Slurm job.")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--time-limit", required=True)
     parser.add_argument("--output-limit", required=True)
+    parser.add_argument("--gpus", action="store_true", help="wait until nobody else holds this node's")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
     node = os.environ.get("SLURM_NODEID", "0")
+    gpus = options.folder / f"gpus-{node}.json"
+    if options.gpus and not look_at_gpus("--before", gpus):
+        told = (
+            json.loads(gpus.read_text(encoding="utf-8"))["error"] if gpus.exists() else "no look at the GPUs"
+        )
+        (options.folder / f"node-{node}.json").write_text(json.dumps({"error": told}), encoding="utf-8")
+        return 0
     supervisor = subprocess.Popen(
         [
             *(sys.executable, "-I", str(Path(__file__).with_name("supervisor.py"))),
@@ -78,6 +92,8 @@ def main(arguments: list[str]) -> int:
             supervisor.stdin.close()
             return supervisor.wait()
         time.sleep(POLL_SECONDS)
+    if options.gpus:
+        look_at_gpus("--after", gpus)
     return supervisor.returncode
 
 

@@ -55,6 +55,8 @@ class Result:
     memory_kills: int = 0
     memory_kills_on_host: int | None = None  #: None where the kernel does not tell
     kernel: list[str] = field(default_factory=list)  #: what its log says of that, and of GPUs (Xid)
+    gpu_bytes_of_others: int | None = None  #: before the command, on the fullest of its GPUs
+    notes: list[str] = field(default_factory=list)
 
 
 class KernelWitness:

@@ -227,6 +227,7 @@ class _Run:
             say=lambda line: self._progress(self._told(line)),
             held=(self._place.lock,),
             mark=self._place.mark,
+            gpus=self._profile.device == "cuda",
         )
         try:
             slurm = self._profile.slurm

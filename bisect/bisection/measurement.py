@@ -192,6 +192,8 @@ class Measurement:
     oom: OutOfMemory | None = None
     signature: str = ""  #: which failure; "" unless it failed
     doubtful: bool = False  #: a failure that both code and chance cause, such as an illegal memory access
+    #: held by other processes before the trial, on the fullest of its GPUs; None: no GPU, or not known
+    gpu_bytes_of_others: int | None = None
     real_data: bool | None = None
     images: int = 0  #: images seen over all steps and ranks
     trainable: Mapping[str, int] = field(default_factory=dict)  #: component to trainable parameters
@@ -238,6 +240,7 @@ class Measurement:
             "oom": dict(self.oom.__dict__) if self.oom else None,
             "signature": self.signature,
             "doubtful": self.doubtful,
+            "gpu_bytes_of_others": self.gpu_bytes_of_others,
             "data": {"real": self.real_data, "images": self.images},
             "trainable": dict(self.trainable),
             "imports": dict(self.imports),
@@ -279,6 +282,7 @@ class Measurement:
                 oom=OutOfMemory(**row["oom"]) if row.get("oom") else None,
                 signature=row.get("signature", ""),
                 doubtful=row.get("doubtful", False),
+                gpu_bytes_of_others=row.get("gpu_bytes_of_others"),
                 real_data=row.get("data", {}).get("real"),
                 images=row.get("data", {}).get("images", 0),
                 trainable=row.get("trainable", {}),
