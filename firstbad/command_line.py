@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from firstbad import __version__, doctor_command, memory_commands, profiles_command
+from firstbad import (
+    __version__,
+    bisection_commands,
+    doctor_command,
+    memory_commands,
+    nightly_commands,
+    profiles_command,
+    sweep_command,
+)
+from firstbad.asking import (
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    err,
+    fail,
+    key_values,
+    open_client,
+    out,
+    print_json,
+)
 from firstbad.settings import Settings, read_settings
 from service.client import ApiProblem
 
@@ -26,10 +40,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Finds the first bad commit of a mixture-of-experts vision-language training regression.",
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-
 memory_commands.register(app)
+bisection_commands.register(app)
+nightly_commands.register(app)
+sweep_command.register(app)
 doctor_command.register(app)
 profiles_command.register(app)
 
@@ -41,8 +55,6 @@ DEFAULT_WORKERS = min(2, os.cpu_count() or 1)
 
 #: Plants a changed value of the configuration, so that the first report shows every part.
 DEFAULT_SEED = 6
-
-EXIT_WRONG, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 
 
 def main() -> None:
@@ -59,11 +71,6 @@ def main() -> None:
         fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (ValueError, RuntimeError) as error:
         fail(str(error))
-
-
-def fail(text: str, code: int = EXIT_WRONG) -> NoReturn:
-    err.print(f"firstbad: {text}", style="red", markup=False, soft_wrap=True)
-    raise SystemExit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -144,44 +151,6 @@ def worker(
     run_worker(make_celery(settings.broker_url), worker_context(settings, queue, name))
 
 
-@contextmanager
-def _client() -> Iterator[Any]:
-    """The server of FIRSTBAD_URL and FIRSTBAD_TOKEN, or the one that is up on this machine."""
-    from firstbad.embedded import find_running
-    from service.client import Client
-
-    url, token = os.environ.get("FIRSTBAD_URL"), os.environ.get("FIRSTBAD_TOKEN", "")
-    if not url:
-        running = find_running(read_settings())
-        if running is None:
-            fail(
-                "no server is up on this machine; start one with `firstbad up`, "
-                "or name another with FIRSTBAD_URL and FIRSTBAD_TOKEN",
-                EXIT_UNREACHABLE,
-            )
-        url, token = running.url, running.token
-    with Client(url, token) as client:
-        yield client
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def _mapping(pairs: list[str]) -> dict[str, Any]:
-    """KEY=VALUE words; a value is JSON where it is valid JSON, text otherwise."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            fail(f"{pair!r} is not KEY=VALUE", EXIT_USAGE)
-        try:
-            values[key] = json.loads(text)
-        except ValueError:
-            values[key] = text
-    return values
-
-
 @app.command()
 def submit(
     profile: Annotated[str, typer.Option(help="A profile of the server's catalogue.")],
@@ -193,6 +162,7 @@ def submit(
     preview: Annotated[bool, typer.Option(help="Plan only; `firstbad confirm` starts it.")] = False,
     reuse: Annotated[bool, typer.Option(help="Take over what other bisections measured.")] = True,
     widen: Annotated[bool, typer.Option(help="Where the good end fails too, go back further.")] = False,
+    prove: Annotated[int, typer.Option(min=0, max=8, help="Try so many remedies at the culprit.")] = 0,
     wait: Annotated[bool, typer.Option(help="Watch it to its end.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -203,17 +173,18 @@ def submit(
         "profile": profile,
         "good": good,
         "bad": bad,
-        "overrides": _mapping(override or []),
+        "overrides": key_values(override or []),
         "preview": preview,
         "reuse": reuse,
         "widen": widen,
+        "prove": prove,
     }
-    with _client() as client:
+    with open_client() as client:
         bisection = client.create(request)
         if wait:
             bisection = watch_bisection(client, bisection["id"], err if as_json else out)
         if as_json:
-            _print_json(bisection)
+            print_json(bisection)
         elif bisection["status"] == "ended":
             _print_report(client, bisection["id"], "text")
         elif bisection["status"] == "planned":
@@ -248,7 +219,7 @@ def watch(bisection: str) -> None:
     """Follow a bisection live."""
     from firstbad.watching import watch as watch_bisection
 
-    with _client() as client:
+    with open_client() as client:
         row = watch_bisection(client, bisection, out)
         if row["status"] == "ended":
             _print_report(client, bisection, "text")
@@ -262,7 +233,7 @@ def report(
     """Print a bisection's report."""
     if format not in ("text", "markdown", "html", "json"):
         fail(f"there is no report format {format!r}; choose text, markdown, html or json", EXIT_USAGE)
-    with _client() as client:
+    with open_client() as client:
         _print_report(client, bisection, format)
 
 
@@ -274,18 +245,32 @@ def _print_report(client: Any, bisection: str, format: str) -> None:
         document = CulpritReport.from_json(client.report(bisection, "json"))
         out.print(render_text(document), markup=False, soft_wrap=True)
     elif format == "json":
-        _print_json(client.report(bisection, "json"))
+        print_json(client.report(bisection, "json"))
     else:
         sys.stdout.write(client.report(bisection, format))
+
+
+@app.command()
+def prove(
+    bisection: str,
+    top: Annotated[int, typer.Option(min=1, max=8, help="How many of the best remedies.")] = 2,
+) -> None:
+    """Try the best remedies of a report at its culprit, and print the report with the proofs."""
+    from firstbad.watching import watch as watch_bisection
+
+    with open_client() as client:
+        client.prove(bisection, top)
+        watch_bisection(client, bisection, out)
+        _print_report(client, bisection, "text")
 
 
 @app.command(name="list")
 def list_bisections(as_json: Json = False) -> None:
     """The bisections of the server, newest first."""
-    with _client() as client:
+    with open_client() as client:
         rows = client.list()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     table = Table(box=None, pad_edge=False)
     for name in ("id", "created", "profile", "status", "finding"):
@@ -299,7 +284,7 @@ def list_bisections(as_json: Json = False) -> None:
 @app.command()
 def confirm(bisection: str) -> None:
     """Start a bisection that was only planned."""
-    with _client() as client:
+    with open_client() as client:
         client.confirm(bisection)
     out.print(f"started; follow it with: firstbad watch {bisection}", markup=False)
 
@@ -307,7 +292,7 @@ def confirm(bisection: str) -> None:
 @app.command()
 def cancel(bisection: str) -> None:
     """End a bisection with the best answer so far."""
-    with _client() as client:
+    with open_client() as client:
         client.cancel(bisection)
     out.print(f"bisection {bisection} will end with its best answer so far", markup=False)
 
@@ -317,10 +302,10 @@ def delete(bisection: str, as_json: Json = False) -> None:
     """Delete an ended bisection: request, trials, measurements, files and report."""
     from bisection.quantities import counted
 
-    with _client() as client:
+    with open_client() as client:
         deleted = client.delete(bisection)
     if as_json:
-        _print_json(deleted)
+        print_json(deleted)
         return
     counts = deleted["counts"]
     what = f"{counted(counts['trials'], 'trial')} and {counted(counts['artifacts'], 'file')}"
@@ -339,7 +324,7 @@ def retract(
 
     if worker is None and key is None:
         fail("name what is faulty: --worker NAME or --key KEY", EXIT_USAGE)
-    with _client() as client:
+    with open_client() as client:
         count = client.retract(worker=worker, key=key)
     out.print(f"{counted(count, 'measurement')} will not be taken over any more", markup=False)
 
@@ -358,6 +343,6 @@ def demo(
 
     result = demonstrate(read_settings(), scenario, seed, workers, err if as_json else out)
     if as_json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
     if result.problems:
         fail("the demo's answer is wrong: " + "; ".join(result.problems))

@@ -28,7 +28,8 @@ class ServerGone(RuntimeError):
     """The server no longer answers; start `firstbad up` again, nothing is lost."""
 
 
-def _patiently(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def patiently(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the call gives, though the server may be away for a while. Raises ServerGone."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -52,7 +53,7 @@ def watch(client: Client, bisection_id: str, console: Console) -> dict[str, Any]
         return _report_lines(look, console)
     with Live(console=console, refresh_per_second=4) as live:
         while True:
-            bisection = _patiently(look)
+            bisection = patiently(look)
             live.update(_picture(bisection))
             if bisection["status"] in ("ended", "planned"):
                 return bisection
@@ -68,7 +69,7 @@ def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[
             console.print(Text(text), soft_wrap=True)
 
     while True:
-        bisection = _patiently(look)
+        bisection = patiently(look)
         say(_headline(bisection))
         for hint in bisection["hints"]:
             say(terminal_safe(hint))

@@ -20,9 +20,12 @@ def refusals(job: TrainingJob) -> tuple[str, ...]:
 def _broken(job: TrainingJob) -> Iterator[str]:
     if job.recompute.granularity is Granularity.FULL:
         yield from filter(None, [full_recompute_refusal(job)])
+    selective = ""
     if job.recompute.granularity is Granularity.SELECTIVE:
-        yield from filter(None, [selective_recompute_refusal(job, job.recompute.modules)])
-    if job.graphs.capture is Capture.TRANSFORMER_ENGINE:
+        selective = selective_recompute_refusal(job, job.recompute.modules)
+        yield from filter(None, [selective])
+    # What recompute and graphs refuse of each other is told once.
+    if job.graphs.capture is Capture.TRANSFORMER_ENGINE and not selective:
         yield from filter(None, [graph_scope_refusal(job, job.graphs.scopes)])
     experts = job.text.experts
     if experts is not None and experts.size % job.layout.expert_tensor:

@@ -27,8 +27,10 @@ from service import (
     measurements,
     pages,
     problem_responses,
+    proofs,
     registry,
     reports,
+    sweeps,
 )
 from service.ci_reports import ci_router
 from service.envelope import Envelope
@@ -54,6 +56,7 @@ _TAGS = [
     {"name": "decisions", "description": "GPU hours that need approval; results that are taken back."},
     {"name": "evidence", "description": "Trials, their measurements and artifacts, and events."},
     {"name": "reports", "description": "The answer, for people and for programs."},
+    {"name": "sweeps", "description": "One commit under several configurations: speed against memory."},
     {"name": "estimates", "description": "What a configuration needs, why, and what to change."},
     {"name": "registry", "description": "What requests can name, and who does the work."},
     {"name": "webhooks", "description": "Failed nightly runs start bisections."},
@@ -82,12 +85,14 @@ def create_app(
     app.state.templates = pages.make_templates()
     routers = (
         bisections.router,
+        proofs.router,
         derived.router,
         decisions.router,
         deletions.router,
         evidence.router,
         measurements.router,
         reports.router,
+        sweeps.router,
         estimates.router,
         registry.router,
         webhook_router(settings.webhook_body_bytes),

@@ -11,7 +11,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Re
 from pydantic import StringConstraints
 
 from bisection.adapters.catalogue import Profile
-from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Status
+from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Kind, Status
 from bisection.adapters.storage.summaries import Filter
 from bisection.adapters.storage.tokens import Caller
 from bisection.approval import expected_above
@@ -60,9 +60,11 @@ def existing_bisection(
     # The id is checked here, not by the route: a malformed one is as unknown as any other.
     if _ID.fullmatch(bisection_id):
         try:
-            return parts.bisections.get(bisection_id)
+            row = parts.bisections.get(bisection_id)
         except KeyError:
-            pass
+            row = None
+        if row is not None and row.kind is Kind.BISECTION:
+            return row
         removed = removal_words(parts.database, bisection_id)
         if removed:
             raise Problem(problems.NOT_FOUND, f"There is no bisection {bisection_id!r} any more. {removed}")

@@ -116,29 +116,93 @@ class Client:
         limit: int = 100,
     ) -> Rows:
         """The newest first, at most ``limit`` of them."""
-        found: Rows = []
-        cursor: str | None = None
-        while len(found) < limit:
-            query = {
-                "limit": min(limit - len(found), 200),
-                "status": status,
-                "profile": profile,
-                "cursor": cursor,
-            }
-            page = self._json(
-                "GET", "/v1/bisections", params={k: v for k, v in query.items() if v is not None}
-            )
-            found += page["items"]
-            cursor = page["next"]
-            if cursor is None:
-                break
-        return found
+        wanted = {
+            "status": status, "repository": repository, "profile": profile, "source": source,
+            "ancestor": ancestor, "text": text,
+        }  # fmt: skip
+        return self._pages("/v1/bisections", wanted, limit)
+
+    def retry(
+        self,
+        bisection_id: str,
+        *,
+        anew: bool = False,
+        preview: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """The same question again; ``anew`` takes over nothing that was measured."""
+        body = {"anew": anew, "preview": preview}
+        return self._change(bisection_id, "retry", body, idempotency_key)
+
+    def extend(
+        self,
+        bisection_id: str,
+        *,
+        good: End | None = None,
+        bad: End | None = None,
+        preview: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """An older good end, a newer bad end, or both; every measurement is kept."""
+        ends = {name: end for name, end in (("good", good), ("bad", bad)) if end is not None}
+        return self._change(bisection_id, "extend", {**ends, "preview": preview}, idempotency_key)
+
+    def replay(
+        self, bisection_id: str, criterion: Mapping[str, Any], *, confidence: float | None = None
+    ) -> Json:
+        """What its measurements say under another criterion. Nothing is stored and nothing is run."""
+        return self._change(bisection_id, "replay", _replayed(criterion, confidence))
+
+    def confirm_replay(
+        self,
+        bisection_id: str,
+        criterion: Mapping[str, Any],
+        *,
+        confidence: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """A new bisection of that, which runs only what is missing."""
+        body = _replayed(criterion, confidence)
+        return self._change(bisection_id, "replay/confirm", body, idempotency_key)
+
+    def approve(self, bisection_id: str, *, reason: str = "") -> Json:
+        """Allow the GPU hours of a held bisection; needs the scope approve, as `refuse` does."""
+        return self._change(bisection_id, "approve", {"reason": reason})
+
+    def refuse(self, bisection_id: str, *, reason: str) -> Json:
+        return self._change(bisection_id, "refuse", {"reason": reason})
+
+    def retract_result(self, bisection_id: str, *, reason: str) -> Json:
+        """Take the result of an ended bisection back."""
+        return self._change(bisection_id, "retract", {"reason": reason})
 
     def confirm(self, bisection_id: str) -> Json:
         return self._json("POST", f"{_path(bisection_id)}/confirm")
 
     def cancel(self, bisection_id: str) -> Json:
         return self._json("POST", f"{_path(bisection_id)}/cancel")
+
+    def prove(self, bisection_id: str, count: int) -> Json:
+        """Have the best remedies tried at the culprit."""
+        return self._json("POST", f"{_path(bisection_id)}/remedies/prove", json={"count": count})
+
+    def create_sweep(self, request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Json:
+        """Start a sweep; the body is that of POST /v1/sweeps."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._json("POST", "/v1/sweeps", json=dict(request), headers=headers)
+
+    def sweep(self, sweep_id: str) -> Json:
+        return self._json("GET", _sweep_path(sweep_id))
+
+    def sweeps(self, *, limit: int = 50) -> Rows:
+        """The newest first."""
+        return cast(Rows, self._json("GET", "/v1/sweeps", params={"limit": limit})["items"])
+
+    def cancel_sweep(self, sweep_id: str) -> Json:
+        return self._json("POST", f"{_sweep_path(sweep_id)}/cancel")
+
+    def sweep_report(self, sweep_id: str, format: Literal["markdown", "html"]) -> str:
+        return self._send("GET", f"{_sweep_path(sweep_id)}/report", params={"format": format}).text
 
     def delete(self, bisection_id: str) -> Json:
         """Delete one that has ended; what was removed, and what remains."""
@@ -275,6 +339,10 @@ def _replayed(criterion: Mapping[str, Any], confidence: float | None) -> Json:
 
 def _path(bisection_id: str) -> str:
     return f"/v1/bisections/{quote(bisection_id, safe='')}"
+
+
+def _sweep_path(sweep_id: str) -> str:
+    return f"/v1/sweeps/{quote(sweep_id, safe='')}"
 
 
 def _parse_events(lines: Iterator[str]) -> Iterator[Event]:

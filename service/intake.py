@@ -28,6 +28,8 @@ LONGEST_TEXT = 500
 MOST_OVERRIDES = 200
 #: log2 of any real range, times the repeats, stays below a hundred; more is a slip of the keyboard.
 MOST_TRIALS = 1000
+#: A report lists no more remedies.
+MOST_PROOFS = 8
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
@@ -92,6 +94,7 @@ def plain_text(value: object) -> object:
 
 Ref = Annotated[str, BeforeValidator(_ref)]
 RangeEnd = Annotated[str | dict[str, str], BeforeValidator(_range_end)]
+Overrides = dict[Annotated[str, BeforeValidator(_key)], Annotated[Scalar, BeforeValidator(_scalar)]]
 
 
 class Shape(BaseModel):
@@ -155,12 +158,10 @@ class BisectionRequest(Shape):
     profile: Name = Field(description="A registered profile: GET /v1/profiles.")
     good: RangeEnd = Field(description="A ref that is good: branch, tag or hash, or {repository: ref}.")
     bad: RangeEnd = Field(description="A later ref that is bad, in the same form.")
-    overrides: dict[Annotated[str, BeforeValidator(_key)], Annotated[Scalar, BeforeValidator(_scalar)]] = (
-        Field(
-            default={},
-            max_length=MOST_OVERRIDES,
-            description="Configuration keys of the training job to change in every trial.",
-        )
+    overrides: Overrides = Field(
+        default={},
+        max_length=MOST_OVERRIDES,
+        description="Configuration keys of the training job to change in every trial.",
     )
     criterion: CriterionRequest | None = Field(
         default=None, description="What counts as bad; the profile's criterion where not given."
@@ -182,6 +183,10 @@ class BisectionRequest(Shape):
     )
     widen: Annotated[bool, Field(strict=True)] = Field(
         default=False, description="If the good end fails as well, go back to an older one."
+    )
+    prove: Annotated[int, Field(strict=True, ge=0, le=MOST_PROOFS)] = Field(
+        default=0,
+        description="Try so many of the best remedies at the culprit, one trial each, beyond the budget.",
     )
 
 
@@ -222,6 +227,7 @@ def normalise(request: BisectionRequest, catalogue: Catalogue) -> tuple[dict[str
         "preview": request.preview,
         "widen": request.widen,
         "reuse": request.reuse,
+        "prove": request.prove,
     }, profile
 
 

@@ -21,6 +21,7 @@ from bisection.adapters.storage.tokens import Caller, Scope, Tokens
 from bisection.rendering.escaping import visible
 from bisection.rendering.html import render_html
 from bisection.rendering.progress_words import answer_words, cost_words, suspect_words
+from bisection.rendering.sweep_html import render_sweep_html
 from bisection.rendering.wording import commit_words
 from bisection.specification import end_words
 from service import problems
@@ -31,11 +32,13 @@ from service.parts import Parts, body_of
 from service.problems import Problem
 from service.reports import REPORT_POLICY, finished_report
 from service.shapes import summarise
+from service.sweeps import Existing as ExistingSweep
+from service.sweeps import report_of
 
 FOLDER = Path(__file__).parent / "templates"
 router = APIRouter(include_in_schema=False, default_response_class=Response)
 
-_OWN_PAGE = re.compile(r"/(reports/[0-9a-f]{16})?")
+_OWN_PAGE = re.compile(r"/((reports|sweeps)/[0-9a-f]{16})?")
 _LISTED = 100
 _MOST_FIELDS = 10
 
@@ -114,6 +117,14 @@ def _so_far(row: BisectionRow, told: Mapping[str, Any]) -> dict[str, Any]:
         "cost": cost_words(told),
         "suspects": suspect_words(told, {step.hash: commit_words(step) for step in steps}),
     }
+
+
+@router.get("/sweeps/{sweep_id}")
+def show_sweep(caller: SignedIn, row: ExistingSweep, parts: UsesParts) -> Response:
+    """Its report, of what is known so far while it runs."""
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    page = render_sweep_html(report_of(row, parts))
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/login")

@@ -15,7 +15,7 @@ import structlog
 
 from bisection.adapters.catalogue import Profile
 from bisection.adapters.mirror import MirrorError
-from bisection.adapters.storage.bisections import BisectionRow, Status
+from bisection.adapters.storage.bisections import BisectionRow, Kind, Status
 from bisection.adapters.storage.trials import Trials
 from bisection.approval import expected_above
 from bisection.descent import whole_answer
@@ -31,6 +31,8 @@ from workers.descending import descend
 from workers.inheriting import inherit, replayed
 from workers.reporting import make_report
 from workers.resolution import Resolved, refused_key, rejected, resolve
+from workers.sweeping import give_up as give_up_sweep
+from workers.sweeping import sweep
 from workers.taking_over import Standing, content_keys, take_over
 from workers.verifying import can_be_reverted, changes_nothing, give_up, is_verified, verify
 
@@ -72,6 +74,9 @@ def _give_up(context: WorkerContext, bisection_id: str, error: Exception) -> Non
             problem="internal-fault",
         )
     row = context.bisections.get(bisection_id)
+    if row.kind is Kind.SWEEP:
+        give_up_sweep(context, row, error)
+        return
     if row.status is Status.VERIFYING:
         give_up(context, row, error)
         return
@@ -84,6 +89,8 @@ def _give_up(context: WorkerContext, bisection_id: str, error: Exception) -> Non
 
 def _step(context: WorkerContext, row: BisectionRow) -> bool:
     """True if something was done after which there may be more to do."""
+    if row.kind is Kind.SWEEP:
+        return sweep(context, row)
     match row.status:
         case Status.RESOLVING:
             return _resolve(context, row)

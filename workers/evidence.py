@@ -31,7 +31,7 @@ from memory_models.job import TrainingJob
 from memory_models.reading import Reading, read_bridge_config
 from memory_models.remedies import Remedy, find_remedies
 from memory_models.shapes import ImageLoad
-from memory_models.upstream import upstream_at
+from memory_models.upstream import Upstream, upstream_at
 from workers.building import BuildHostError
 from workers.context import WorkerContext
 from workers.launching import PROBE_FOLDER, filled
@@ -237,19 +237,19 @@ def read_side(side: Side, world_size: int) -> Reading:
     return read_bridge_config(
         side.config,
         world_size=world_size,
-        images=_image_load(side),
-        upstream=upstream_at(_locked_releases(side.lock)),
+        images=image_load(side),
+        upstream=upstream_of(side.lock),
     )
 
 
-def _locked_releases(lock: str) -> dict[str, str]:
-    """The releases of Megatron's two repositories that a lock names; others are taken at their newest."""
+def upstream_of(lock: str) -> Upstream:
+    """By the releases of Megatron's two repositories that a lock names; others are taken at their newest."""
     packages = {"megatron-bridge": "megatron-bridge", "megatron-core": "megatron-lm"}
     found = re.findall(r"^(megatron-(?:bridge|core))==(\d+(?:\.\d+)*)", lock, re.MULTILINE)
-    return {packages[package]: release for package, release in found}
+    return upstream_at({packages[package]: release for package, release in found})
 
 
-def _image_load(side: Side) -> ImageLoad | None:
+def image_load(side: Side) -> ImageLoad | None:
     """Images and patches of a sample, as measured; None where no step told."""
     measurement = side.measurement
     train = (side.config or {}).get("train")

@@ -12,10 +12,12 @@ import structlog
 
 from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import MirrorError
+from bisection.adapters.storage.bisections import BisectionRow, Kind
 from bisection.adapters.storage.claims import Claim
 from bisection.criteria import Criterion
 from bisection.ledger import Purpose, Trial
 from bisection.measurement import Measurement, Outcome
+from bisection.sweep import SweepSpec
 from workers.context import WorkerContext
 from workers.control_run import control_state, with_control
 from workers.pulse import Lease
@@ -73,7 +75,7 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
             catalogue=context.catalogue,
             root=context.root,
             overrides={**(row.request.get("overrides") or {}), **trial.overrides},
-            capacity_bytes=criterion.capacity_bytes if trial.enforce_capacity else None,
+            capacity_bytes=_capacity(row) if trial.enforce_capacity else None,
             worker=context.name,
             pseudonym_key=context.keys.pseudonyms(),
             cancelled=lambda: lease.lost or leaving.is_set(),
@@ -81,8 +83,16 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
         )
 
     result = run(claim.trial)
-    spec = row.specification
+    spec = row.specification if row.kind is Kind.BISECTION else None
     good = control_state(profile, spec) if spec else None
     if good is None:
         return result
     return with_control(result, claim.trial, good, lambda trial: run(trial, "control: "))
+
+
+def _capacity(row: BisectionRow) -> int | None:
+    """The limit that the trials of a bisection or a sweep are held to."""
+    assert row.spec is not None  # only what was resolved has trials
+    if row.kind is Kind.SWEEP:
+        return SweepSpec.from_json(row.spec).capacity_bytes
+    return Criterion.from_json(row.spec["criterion"]).capacity_bytes

@@ -77,7 +77,7 @@ def resolve(
         check_overrides(request.get("overrides") or {})
         spec = _specify(context, request, profile)
     except Unreachable as error:
-        if _is_elsewhere(context, profile):
+        if is_elsewhere(context, profile):
             raise
         return rejected(str(error), error.problem)
     except MirrorError as error:
@@ -136,7 +136,7 @@ def refuse_absent_paths(
             )
 
 
-def _is_elsewhere(context: WorkerContext, profile: Profile) -> bool:
+def is_elsewhere(context: WorkerContext, profile: Profile) -> bool:
     return not context.catalogue.repository(profile.repository).url.startswith(("/", "file://"))
 
 

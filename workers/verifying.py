@@ -21,9 +21,9 @@ from bisection.revert_test import RevertResult, RevertTest, judged
 from bisection.search import Search
 from bisection.specification import BisectionSpec
 from workers.context import WorkerContext
-from workers.resolution import open_mirror
 from workers.inheriting import inherit_revert
 from workers.proving import prove
+from workers.resolution import open_mirror
 
 
 class RevertDiffers(MirrorError):
@@ -32,13 +32,13 @@ class RevertDiffers(MirrorError):
     problem = "git-failed"
 
 
-def can_be_reverted(spec: BisectionSpec, finding: Finding) -> bool:
 def is_verified(row: BisectionRow, spec: BisectionSpec, finding: Finding) -> bool:
     """Whether an answer is tried further before it is reported."""
     accuses = finding.kind in (FindingKind.FOUND, FindingKind.SET)
     return can_be_reverted(spec, finding) or (accuses and row.prove > 0)
 
 
+def can_be_reverted(spec: BisectionSpec, finding: Finding) -> bool:
     """Whether a commit of the bisected repository was found, and its bad end is a commit as it is."""
     return finding.kind is FindingKind.FOUND and spec.levels[spec.ground].is_plain
 
@@ -71,13 +71,13 @@ def verify(context: WorkerContext, row: BisectionRow) -> bool:
     assert spec is not None  # a finding of a commit has a range
     assert row.finding is not None  # it is what is verified
     finding = Finding.from_json(row.finding)
-    culprit, bad = _sides(spec, finding)
     if finding.revert is None and can_be_reverted(spec, finding):
         return _test_revert(context, row, spec, finding)
     return prove(context, row) and context.bisections.verified(row.id, finding)
 
 
 def _test_revert(context: WorkerContext, row: BisectionRow, spec: BisectionSpec, finding: Finding) -> bool:
+    culprit, bad = _sides(spec, finding)
     rows = context.trials.of(row.id)
     ledger = Trials.ledger(rows)
     signature = Search.replay(spec, ledger, spec.ground).standing.evidence.signature
@@ -108,6 +108,8 @@ def _test_revert(context: WorkerContext, row: BisectionRow, spec: BisectionSpec,
         purpose=Purpose.REVERT,
         why=f"The bad end {bad.short} without {culprit.short}: does reverting it mend it?",
     )
+    if inherit_revert(context, row, trial, [known.trial for known in rows]):
+        return True
     if context.trials.apply(row.id, row.version, queue=profile.queue, add=[trial]):
         context.hints.work(profile.queue)
         return False

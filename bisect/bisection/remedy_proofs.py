@@ -89,7 +89,7 @@ def _off(off_bytes: int, peak_bytes: int) -> str:
         return "the estimate was right to the byte"
     share = abs(off_bytes) / max(1, peak_bytes)
     side = "high" if off_bytes > 0 else "low"
-    return f"the estimate was {show_bytes(abs(off_bytes))} ({share:.1%}) too {side}"
+    return f"the estimate was {show_bytes(abs(off_bytes))} ({100 * share:.1f} %) too {side}"
 
 
 def _speed(rate: float | None, unchanged: Measurement | None) -> list[str]:

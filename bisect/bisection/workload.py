@@ -35,6 +35,7 @@ class _Quantity:
     words: str
     names: tuple[str, ...]  #: fields of `Step`, summed
     whole: tuple[str, ...]  #: of what a share of `MATERIAL_SHARE` matters; fields of `Step`, summed
+    follows_batching: bool = False  #: the same samples in other micro-batches may make another number of it
 
 
 _USEFUL = ("loss_tokens", "image_tokens")
@@ -42,39 +43,51 @@ _QUANTITIES = (
     _Quantity(words="image patches", names=("patches",), whole=("patches",)),
     _Quantity(words="image tokens", names=("image_tokens",), whole=_USEFUL),
     _Quantity(words="loss tokens", names=("loss_tokens",), whole=_USEFUL),
-    _Quantity(words="padding tokens", names=("padding_tokens",), whole=(*_USEFUL, "padding_tokens")),
-    _Quantity(words="tokens in all", names=("tokens",), whole=("tokens",)),
+    _Quantity(
+        words="padding tokens",
+        names=("padding_tokens",),
+        whole=(*_USEFUL, "padding_tokens"),
+        follows_batching=True,
+    ),
+    _Quantity(words="tokens in all", names=("tokens",), whole=("tokens",), follows_batching=True),
     _Quantity(words="sequences", names=("sequences",), whole=("sequences",)),
 )
 #: Not counted by every probe and script: where one side lacks them, nothing is known.
 _OPTIONAL = frozenset({"patches", "tokens", "sequences"})
 
 
-def differences(reference: Work, work: Work) -> list[str]:
-    """What makes the work another than the reference's, each with both figures; empty where nothing does."""
-    found = _trained_otherwise(reference, work)
+def differences(
+    reference: Work, work: Work, *, of: str = "the good end", batched_alike: bool = True
+) -> list[str]:
+    """What makes the work another than the reference's, each with both figures; empty where nothing does.
+
+    ``of`` says in words whose the reference is. Where the two are not ``batched_alike``, their padding may
+    differ: that is what the batching costs, and no other work.
+    """
+    found = _trained_otherwise(reference, work, of)
     if reference.steps and work.steps:
         found += [
             words
             for quantity in _QUANTITIES
-            if (words := _held_otherwise(quantity, reference.steps, work.steps))
+            if (batched_alike or not quantity.follows_batching)
+            and (words := _held_otherwise(quantity, reference.steps, work.steps, of))
         ]
     return found
 
 
-def _trained_otherwise(reference: Work, work: Work) -> list[str]:
+def _trained_otherwise(reference: Work, work: Work, of: str) -> list[str]:
     if not reference.trainable or not work.trainable:
         return []
     parts = sorted({*reference.trainable, *work.trainable})
     counts = [(part, reference.trainable.get(part, 0), work.trainable.get(part, 0)) for part in parts]
     return [
-        f"{new:,} parameters of {part} are trained, where the good end trains {old:,}"
+        f"{new:,} parameters of {part} are trained, where {of} trains {old:,}"
         for part, old, new in counts
         if abs(new - old) > MATERIAL_SHARE * max(old, new)
     ]
 
 
-def _held_otherwise(quantity: _Quantity, old: Sequence[Step], new: Sequence[Step]) -> str:
+def _held_otherwise(quantity: _Quantity, old: Sequence[Step], new: Sequence[Step], of: str) -> str:
     before, after = (_column(steps, quantity.names) for steps in (old, new))
     if quantity.names[0] in _OPTIONAL and not (before.any() and after.any()):
         return ""
@@ -82,7 +95,7 @@ def _held_otherwise(quantity: _Quantity, old: Sequence[Step], new: Sequence[Step
     delta = abs(float(after.mean() - before.mean()))
     if delta <= max(MATERIAL_SHARE * whole, _shuffled(before, after)):
         return ""
-    return f"a step holds {_shown(after)} {quantity.words}, one of the good end {_shown(before)}"
+    return f"a step holds {_shown(after)} {quantity.words}, one of {of} {_shown(before)}"
 
 
 def _shuffled(before: Floats, after: Floats) -> float:

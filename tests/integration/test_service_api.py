@@ -91,6 +91,7 @@ def test_the_stored_request_is_whole_and_the_profile_is_kept_as_it_was(scene: Se
         "preview": False,
         "widen": False,
         "reuse": True,
+        "prove": 0,
     }  # fmt: skip
     assert row.profile["name"] == PROFILE
     assert row.profile["launch"][0]["command"] == ["{python}", "train.py"]

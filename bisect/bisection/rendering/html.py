@@ -76,13 +76,13 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
         for name, draw in (_PICTURES | maps).items()
     }
     page: str = (
-        _environment()
+        page_environment()
         .get_template("report.html.jinja")
         .render(
             report=report,
             title=wording.title(report),
             kicker=_kicker(report),
-            style=Markup(_style()),
+            style=Markup(page_style()),
             policy=content_security_policy(),
             stamp=wording.stamp(report),
             stand_ins=wording.stand_ins(report),
@@ -128,7 +128,7 @@ def _map_of(level: BeliefHistory) -> Callable[..., str]:
 
 def content_security_policy() -> str:
     """What the page may do: use its own styles, and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(page_style().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
@@ -167,13 +167,13 @@ def _memory_caption(report: CulpritReport) -> str:
 
 
 @cache
-def _style() -> str:
+def page_style() -> str:
     page = resources.files("bisection.rendering").joinpath("report.css").read_text(encoding="utf-8")
     return page + stylesheet()
 
 
 @cache
-def _environment() -> Environment:
+def page_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("bisection", "rendering"),
         autoescape=True,

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Text, and_, cast, or_, select
 
-from bisection.adapters.storage.bisections import Status
+from bisection.adapters.storage.bisections import Kind, Status
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.schema import bisections
 
@@ -69,7 +69,8 @@ class Summaries:
                     and_(bisections.c.created_at == created_at, bisections.c.id < bisection_id),
                 )
             )
-        query = query.where(*_conditions(wanted or Filter())).limit(limit)
+        own = bisections.c.kind == Kind.BISECTION.value
+        query = query.where(own, *_conditions(wanted or Filter())).limit(limit)
         with self._database.read() as connection:
             rows = connection.execute(query).all()
         return [Summary(**{**row._mapping, "status": Status(row.status)}) for row in rows]

@@ -1,0 +1,62 @@
+"""What commands that ask a server share: the consoles, how they fail, the client, KEY=VALUE words."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from firstbad.settings import read_settings
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+EXIT_WRONG, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+
+
+def fail(text: str, code: int = EXIT_WRONG) -> NoReturn:
+    err.print(f"firstbad: {text}", style="red", markup=False, soft_wrap=True)
+    raise SystemExit(code)
+
+
+@contextmanager
+def open_client() -> Iterator[Any]:
+    """The server of FIRSTBAD_URL and FIRSTBAD_TOKEN, or the one that is up on this machine."""
+    from firstbad.embedded import find_running
+    from service.client import Client
+
+    url, token = os.environ.get("FIRSTBAD_URL"), os.environ.get("FIRSTBAD_TOKEN", "")
+    if not url:
+        running = find_running(read_settings())
+        if running is None:
+            fail(
+                "no server is up on this machine; start one with `firstbad up`, "
+                "or name another with FIRSTBAD_URL and FIRSTBAD_TOKEN",
+                EXIT_UNREACHABLE,
+            )
+        url, token = running.url, running.token
+    with Client(url, token) as client:
+        yield client
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def key_values(pairs: list[str]) -> dict[str, Any]:
+    """KEY=VALUE words; a value is JSON where it is valid JSON, text otherwise."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            fail(f"{pair!r} is not KEY=VALUE", EXIT_USAGE)
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            values[key] = text
+    return values
