@@ -54,7 +54,6 @@ def work(context: WorkerContext, leaving: threading.Event) -> bool:
 
 def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: threading.Event) -> TrialResult:
     row = context.bisections.get(claim.bisection_id)
-    assert row.spec is not None  # only a resolved bisection has trials
     profile = Profile.model_validate(row.profile)
     try:
         repository = context.catalogue.repository(profile.repository)
@@ -65,7 +64,6 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
             outcome=Outcome.LOST, state=claim.trial.state, reason=str(error), worker=context.name
         )
         return TrialResult(measurement=lost)
-    criterion = Criterion.from_json(row.spec["criterion"])
 
     def run(trial: Trial, words: str = "") -> TrialResult:
         return run_trial(
