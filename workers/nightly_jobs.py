@@ -124,6 +124,8 @@ class NightlyJobs:
     def _passed(self, finished: FinishedJob, job: Job) -> JobOutcome:
         """Green. Where it had failed at the same commit, that failure was a flake."""
         for bisection_id in self._runs.bisections_at(job, finished.report.head_sha):
+            if self._existing(bisection_id) is None:
+                continue
             later = [
                 run
                 for run in self._runs.of_bisection(bisection_id)
@@ -186,13 +188,20 @@ class NightlyJobs:
 
     def _standing(self, first: JobRun | None) -> BisectionRow | None:
         """The bisection that explains this failure, open or answered."""
-        if first is None or first.bisection_id is None:
+        row = self._existing(first.bisection_id) if first and first.bisection_id else None
+        if row is None:
             return None
-        row = self._context.bisections.get(first.bisection_id)
         if row.status is not Status.ENDED:
             return row
         answered = (row.finding or {}).get("kind") in _ANSWERED and row.retraction is None
         return row if answered else None
+
+    def _existing(self, bisection_id: str) -> BisectionRow | None:
+        """None for one that was deleted since."""
+        try:
+            return self._context.bisections.get(bisection_id)
+        except KeyError:
+            return None
 
     def _attach(self, finished: FinishedJob, job: Job, reading: LogReading, row: BisectionRow) -> JobOutcome:
         self._runs.attach(job, finished.report.run, row.id)

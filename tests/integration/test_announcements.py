@@ -68,9 +68,7 @@ def use_app(scene: NightlyScene) -> None:
     scene.world.app_id, scene.world.app_public_key = "Iv1.test", public.decode()
 
 
-def end_with(
-    scene: NightlyScene, sample: samples.Sample, *, github: dict[str, Any] | None = None, **wanted: Any
-) -> str:
+def end_with(scene: NightlyScene, sample: samples.Sample, *, github: Any = None, **wanted: Any) -> str:
     """A nightly's bisection that ended with a sample's answer, as a worker ends it."""
     scene.write(announce=wanted, github=github)
     commits: list[Commit] = list(sample.spec.range.commits)

@@ -13,6 +13,7 @@ import pytest
 
 from bisection.adapters.storage.bisections import Status
 from bisection.adapters.storage.deliveries import Deliveries, Delivery, DeliveryStatus
+from bisection.adapters.storage.removals import Removals
 from firstbad.github_stand_in import Fault
 from tests.integration.nightly_scene import NightlyScene
 from tests.unit.service.scene import BAD, CAPACITY, GITHUB, GOOD, PROFILE, REPOSITORY, profile_file
@@ -234,6 +235,18 @@ def test_a_failure_that_came_to_nothing_is_bisected_again_when_it_comes_back(sce
     assert len(scene.bisections()) == 2
 
 
+def test_a_failure_whose_bisection_was_deleted_is_bisected_again(scene: NightlyScene) -> None:
+    green_then_red(scene)
+    (made,) = scene.bisections()
+    scene.service.finish_with_culprit(made["id"])
+    Removals(scene.database).delete(made["id"], "ada")
+    again = scene.deliver_run(scene.run(300, LATER, ("train", "failure", OOM_LOG)))
+    assert decisions(again) == {"train": "started"}
+    assert decisions(scene.deliver_run(scene.run(200, BAD, ("train", "success"), run_attempt=2))) == {
+        "train": "recorded"
+    }
+
+
 def test_a_signed_body_under_a_new_delivery_id_starts_nothing_even_after_the_end(scene: NightlyScene) -> None:
     green_then_red(scene)
     (made,) = scene.bisections()
@@ -383,7 +396,7 @@ def test_a_check_of_another_app_counts_if_it_is_listed_and_its_commit_is_on_the_
     scene.write(webhook={"checks": ["perf/*"], "good": GOOD})
     scene.world.branches = {"main": [GOOD, BAD]}
     told = {"title": "Failed", "summary": "torch.OutOfMemoryError: CUDA out of memory.", "text": None}
-    fields = {"name": "perf/h100", "app": {"slug": "buildkite"}, "output": told}
+    fields: dict[str, Any] = {"name": "perf/h100", "app": {"slug": "buildkite"}, "output": told}
     assert decisions(deliver_check(scene, **fields)) == {"perf/h100": "started"}
     foreign = deliver_check(scene, "c-2", **fields, id=7, head_sha=LATER)
     assert decisions(foreign) == {"perf/h100": "refused"}

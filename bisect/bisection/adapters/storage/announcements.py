@@ -113,6 +113,20 @@ class Announcements:
                 .values(status=AnnouncementStatus.WAITING.value, tries=0, due_at=0.0, updated_at=now())
             )
 
+    def retry(self, bisection_id: str) -> list[str]:
+        """Ids of what failed, which waits now for another try."""
+        with self._database.write() as connection:
+            rows = connection.execute(
+                update(announcements)
+                .where(
+                    announcements.c.bisection_id == bisection_id,
+                    announcements.c.status == AnnouncementStatus.FAILED.value,
+                )
+                .values(status=AnnouncementStatus.WAITING.value, tries=0, due_at=0.0, updated_at=now())
+                .returning(announcements.c.id)
+            )
+            return [row.id for row in rows]
+
     def due(self) -> list[str]:
         """Ids of what can be said now: the bisection has ended, and nobody is at it."""
         query = (
