@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
+
+from bisection.adapters.storage.database import Database
+from tests.postgresql import PostgreSQL, binaries
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,3 +44,28 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ("HOME", "PORT", "DATABASE_URL", "BROKER_URL", "CATALOGUE", "URL", "TOKEN", "PUBLIC_URL")
     for name in (*settings, "KEEP_LOGS", "KEEP_ARTIFACTS", "KEEP_BISECTIONS"):
         monkeypatch.delenv(f"FIRSTBAD_{name}", raising=False)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A server for the tests of this process. Skips where PostgreSQL is not installed."""
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    server = PostgreSQL()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of a migrated database, once of each kind that the product runs on."""
+    if request.param == "postgresql":
+        server: PostgreSQL = request.getfixturevalue("postgresql")
+        return server.migrated_database()
+    url = f"sqlite:///{tmp_path}/firstbad.sqlite"
+    database = Database(url)
+    database.migrate()
+    database.close()
+    return url

@@ -20,8 +20,8 @@ from tests.unit.service.scene import BAD, GOOD, PROFILE, REPOSITORY, ServiceScen
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[ServiceScene]:
-    with ServiceScene(tmp_path) as scene:
+def scene(tmp_path: Path, database_url: str) -> Iterator[ServiceScene]:
+    with ServiceScene(tmp_path, database_url=database_url) as scene:
         yield scene
 
 

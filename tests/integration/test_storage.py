@@ -13,7 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from bisection.adapters.storage import claims as claims_module
 from bisection.adapters.storage.artifacts import Artifacts
-from bisection.adapters.storage.bisections import Bisections, IdempotencyConflict, Status
+from bisection.adapters.storage.bisections import (
+    Bisections,
+    IdempotencyConflict,
+    Status,
+    append_event,
+)
 from bisection.adapters.storage.claims import Beat, Claim, Claims
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.deliveries import Deliveries
@@ -46,9 +51,8 @@ def measured(commit: str = BAD) -> Measurement:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path}/firstbad.sqlite")
-    database.migrate()
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
     yield database
     database.close()
 
@@ -190,6 +194,19 @@ def test_a_cancelled_trial_that_is_wanted_after_all_is_queued_again(database: Da
     assert len(trials.of(running)) == 1
 
 
+def test_what_a_job_writes_costs_no_measurement(database: Database, running: str) -> None:
+    trials = Trials(database)
+    trials.apply(running, 1, queue="pool", add=[trial()])
+    claim = claimed(Claims(database))
+    assert Claims(database).beat(claim, "step 1\0 \ud800") is Beat.CONTINUE
+    odd = measured().evolve(reason="half a pair: \ud800, \0", notes=("\0",))
+    assert Claims(database).complete(claim, odd, {"log.txt": b"\0"})
+    (row,) = trials.of(running)
+    assert row.progress == "step 1\ufffd \ufffd"
+    assert row.measurement is not None
+    assert row.measurement.reason.startswith("half a pair: ")
+
+
 def test_a_trial_that_is_handed_back_is_run_by_the_next_worker(database: Database, running: str) -> None:
     trials = Trials(database)
     trials.apply(running, 1, queue="pool", add=[trial()])
@@ -203,6 +220,19 @@ def test_events_are_read_after_the_last_one_seen(database: Database, running: st
     everything = bisections.events(running)
     assert [event.kind for event in everything] == ["created", "resolved"]
     assert bisections.events(running, after=everything[0].id) == everything[1:]
+
+
+def test_no_event_appears_below_one_that_was_read_already(database: Database, running: str) -> None:
+    bisections = Bisections(database)
+    with database.write() as connection:
+        append_event(connection, running, "slow", {})
+        beside = threading.Thread(target=bisections.note, args=(running, "quick", {}))
+        beside.start()
+        beside.join(timeout=0.5)
+        seen = bisections.events(running)
+    beside.join()
+    later = bisections.events(running, after=seen[-1].id)
+    assert [event.kind for event in later] == ["slow", "quick"]
 
 
 def test_pages_are_newest_first_and_do_not_overlap(database: Database) -> None:

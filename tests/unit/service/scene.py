@@ -58,12 +58,14 @@ def profile_file(name: str, repository: str = REPOSITORY, **fields: Any) -> dict
 class ServiceScene:
     """A running service and what the tests need to look behind it. Use it in a `with` block."""
 
-    def __init__(self, folder: Path, *, public_url: str = "http://testserver") -> None:
+    def __init__(
+        self, folder: Path, *, public_url: str = "http://testserver", database_url: str = ""
+    ) -> None:
         self.catalogue_folder = folder / "catalogue"
         self.secret_file = folder / "secret"
         self.secret_file.write_bytes(SECRET + b"\n")
         self._write_catalogue()
-        self.database = Database(f"sqlite:///{folder}/firstbad.sqlite")
+        self.database = Database(database_url or f"sqlite:///{folder}/firstbad.sqlite")
         self.database.migrate()
         tokens = Tokens(self.database)
         self.tokens = {scope: tokens.issue(f"{scope}r", frozenset({scope})) for scope in Scope}

@@ -92,7 +92,20 @@ def digest(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
+def lock(connection: Connection, bisection_id: str) -> None:
+    """Let no other transaction write to this bisection until this one ends.
+
+    SQLite has one writer at a time, and needs no lock. Elsewhere events get their numbers before they can be
+    seen: were two written at once, whoever reads on from the higher one would never see the lower one. To be
+    taken before any row of its trials is changed, as everybody takes them in this order.
+    """
+    connection.execute(
+        select(bisections.c.id).where(bisections.c.id == bisection_id).with_for_update(key_share=True)
+    )
+
+
 def append_event(connection: Connection, bisection_id: str, kind: str, payload: Mapping[str, Any]) -> None:
+    lock(connection, bisection_id)
     connection.execute(
         insert(events).values(bisection_id=bisection_id, at=now(), kind=kind, payload=dict(payload))
     )

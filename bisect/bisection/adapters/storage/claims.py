@@ -15,8 +15,9 @@ from typing import Any
 
 from sqlalchemy import and_, func, insert, or_, select, update
 
-from bisection.adapters.storage.bisections import append_event
+from bisection.adapters.storage.bisections import append_event, lock
 from bisection.adapters.storage.database import Database, now
+from bisection.adapters.storage.json_text import plain
 from bisection.adapters.storage.roster import ALIVE_SECONDS
 from bisection.adapters.storage.schema import artifacts, bisections, trials, workers
 from bisection.adapters.storage.trials import TrialStatus
@@ -61,7 +62,7 @@ class Claims:
             and_(trials.c.status == TrialStatus.RUNNING.value, trials.c.lease_until < time.time()),
         )
         candidates = (
-            select(trials.c.id, trials.c.trial, trials.c.queued_at)
+            select(trials.c.id, trials.c.bisection_id, trials.c.trial, trials.c.queued_at)
             .where(trials.c.queue == queue, waiting)
             .order_by(trials.c.created_at, trials.c.ordinal)
             .limit(100)
@@ -76,6 +77,7 @@ class Claims:
                 patient = time.time() - row.queued_at < AVOIDANCE_SECONDS
                 if worker in avoided and patient and living - avoided:
                     continue
+                lock(connection, row.bisection_id)
                 claimed = connection.execute(
                     update(trials)
                     .where(trials.c.id == row.id, waiting)
@@ -108,8 +110,11 @@ class Claims:
         """Extend the lease, and learn whether to go on."""
         values: dict[str, Any] = {"lease_until": time.time() + LEASE_SECONDS}
         if progress is not None:
-            values["progress"] = progress[:500]
+            progress = plain(progress[:500])
+            values["progress"] = progress
         with self._database.write() as connection:
+            if progress:
+                lock(connection, claim.bisection_id)
             kept = connection.execute(
                 update(trials)
                 .where(
@@ -125,7 +130,7 @@ class Claims:
                         connection,
                         claim.bisection_id,
                         "trial_progress",
-                        {"trial": claim.trial_id, "text": progress[:500]},
+                        {"trial": claim.trial_id, "text": progress},
                     )
                 return Beat.CONTINUE
             status = connection.execute(
@@ -141,10 +146,7 @@ class Claims:
                 .where(trials.c.bisection_id == claim.bisection_id)
                 .scalar_subquery()
             )
-            # Serialises the completions of one bisection where the database has row locks.
-            connection.execute(
-                select(bisections.c.id).where(bisections.c.id == claim.bisection_id).with_for_update()
-            )
+            lock(connection, claim.bisection_id)  # two completions at once must not take one sequence number
             written = connection.execute(
                 update(trials)
                 .where(

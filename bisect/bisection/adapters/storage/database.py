@@ -8,6 +8,7 @@ with the default journal, updates were lost without an error.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.engine import Engine
+
+from bisection.adapters.storage import json_text
 
 _WRITES = "firstbad_writes"
 _BUSY_SECONDS = 30
@@ -42,7 +45,12 @@ class Database:
         self.url = make_url(url)
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
         arguments: Mapping[str, Any] = {"timeout": _BUSY_SECONDS} if self._is_sqlite else {}
-        self._engine = create_engine(self.url, connect_args=dict(arguments), pool_pre_ping=True)
+        self._engine = create_engine(
+            self.url,
+            connect_args=dict(arguments),
+            pool_pre_ping=True,
+            json_serializer=json.dumps if self._is_sqlite else json_text.write,
+        )
         if self._is_sqlite:
             _configure_sqlite(self._engine)
 
