@@ -16,6 +16,7 @@ from bisection.adapters.catalogue import Catalogue
 from bisection.adapters.queue import Queue
 from bisection.adapters.storage.database import Database
 from service import (
+    announcements,
     bisections,
     decisions,
     deletions,
@@ -98,6 +99,7 @@ def create_app(
         webhook_router(settings.webhook_body_bytes),
         ci_router(settings.webhook_body_bytes),
         deliveries.router,
+        announcements.router,
         health.router,
         pages.router,
     )

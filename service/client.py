@@ -208,6 +208,30 @@ class Client:
         """Delete one that has ended; what was removed, and what remains."""
         return self._json("DELETE", _path(bisection_id))
 
+    def announcements(self, bisection_id: str) -> Rows:
+        """Where the result was told."""
+        return cast(Rows, self._json("GET", f"{_path(bisection_id)}/announcements")["items"])
+
+    def retry_announcements(self, bisection_id: str) -> Rows:
+        return cast(Rows, self._json("POST", f"{_path(bisection_id)}/announcements/retry")["items"])
+
+    def deliveries(
+        self, *, status: str | None = None, repository: str | None = None, limit: int = 50
+    ) -> Rows:
+        """What CIs reported, the newest first, at most ``limit`` of it."""
+        return self._pages("/v1/deliveries", {"status": status, "repository": repository}, limit)
+
+    def delivery(self, delivery_id: str) -> Json:
+        return self._json("GET", f"/v1/deliveries/{quote(delivery_id, safe='')}")
+
+    def release(self, delivery_id: str) -> Json:
+        """Let through what a limit held back; try again what failed."""
+        return self._json("POST", f"/v1/deliveries/{quote(delivery_id, safe='')}/release")
+
+    def catch_up(self, repository: str) -> Json:
+        """Ask GitHub for runs whose delivery was missed; gives the delivery that tells what was found."""
+        return self._json("POST", f"/v1/repositories/{quote(repository, safe='')}/catch-up")
+
     def trials(self, bisection_id: str) -> Rows:
         """All trials with their measurements and artifacts."""
         return cast(Rows, self._json("GET", f"{_path(bisection_id)}/trials")["items"])

@@ -24,6 +24,7 @@ from bisection.ledger import LedgerEntry
 from bisection.report import Evidence, rejected_report
 from bisection.search import Search
 from bisection.specification import BisectionSpec
+from workers.announcing import announce_due, plan_announcements
 from workers.answer_so_far import note_answer_so_far
 from workers.approvals import hold_if_spent, refusal_words, resume
 from workers.context import WorkerContext
@@ -104,7 +105,10 @@ def _step(context: WorkerContext, row: BisectionRow) -> bool:
             return verify(context, row)
         case Status.REPORTING:
             report = make_report(context, row)
-            return context.bisections.finish(row.id, report.to_json())
+            plan_announcements(context, row)
+            ended = context.bisections.finish(row.id, report.to_json())
+            announce_due(context)
+            return ended
         case Status.ENDED:
             return False
 
