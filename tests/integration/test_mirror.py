@@ -214,6 +214,30 @@ def test_a_commit_that_no_branch_has_is_fetched_by_its_hash(scene: RepositorySce
         mirror.require("f" * 40)
 
 
+def test_a_commit_of_a_pull_request_is_fetched_from_a_server_that_gives_no_hashes(
+    scene: RepositoryScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An ssh that forgets to pass the protocol on, as old servers do: they give what a ref names, and no more.
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ssh").write_text(
+        '#!/bin/sh\nunset GIT_PROTOCOL\nfor command; do :; done\nexec sh -c "$command"\n'
+    )
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    scene.commit("first", a="1")
+    mirror = Mirror(tmp_path / "m.git", f"ssh://host{scene.folder}")
+    mirror.fetch()
+    inside = scene.commit("in a pull request", a="2")
+    head = scene.commit("its head", a="3")
+    scene.git("update-ref", "refs/pull/7/head", head)
+    scene.git("reset", "-q", "--hard", "HEAD~2")
+    mirror.require(inside)
+    assert mirror.read_file(inside, "a") == b"2"
+    with pytest.raises(UnknownRef, match="nor as the head of a pull request"):
+        mirror.require("f" * 40)
+
+
 def test_a_mirror_that_was_not_fetched_says_so(tmp_path: Path) -> None:
     with pytest.raises(MirrorError, match="it was not fetched yet"):
         Mirror(tmp_path / "m.git", "file:///x").resolve("main")
