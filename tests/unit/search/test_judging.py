@@ -265,7 +265,7 @@ def test_the_same_samples_in_another_order_are_equal_work() -> None:
 def test_packing_is_other_work_however_the_samples_are_ordered() -> None:
     draw = random.Random(6)
     for _ in range(50):
-        rows = samples(draw, 24)
+        rows = samples(draw, 64)
         packed = Work(steps=steps_of(draw.sample(rows, len(rows)), 8, packed=True))
         told = " ".join(differences(Work(steps=steps_of(rows, 8)), packed))
         assert "padding tokens" in told or "tokens in all" in told
