@@ -82,7 +82,8 @@ def decide(remains: Remains, ranks: Mapping[int, RankFile]) -> Decision:
         return ended
     invalid = [reason for rank in ranks.values() for reason in rank.invalid]
     if invalid:
-        return Decision(outcome=Outcome.INVALID, reason="; ".join(dict.fromkeys(invalid))[:1000])
+        told = remains.redaction.text("; ".join(dict.fromkeys(invalid)))
+        return Decision(outcome=Outcome.INVALID, reason=told[:1000])
     refused = [rank for rank in ranks.values() if rank.status == "out_of_memory"]
     if refused:
         return Decision(
@@ -98,9 +99,10 @@ def decide(remains: Remains, ranks: Mapping[int, RankFile]) -> Decision:
         )
     code = result.exit_code if result.exit_code is not None else -(result.signal or 0)
     if code != 0 and not ranks and _last_line(remains.log).startswith(_PROBE_SAYS):
+        why = remains.redaction.text(_last_line(remains.log).removeprefix(_PROBE_SAYS))
         return Decision(
             outcome=Outcome.INVALID,
-            reason=f"the probe could not begin: {_last_line(remains.log).removeprefix(_PROBE_SAYS)}",
+            reason=f"the probe could not begin: {why}",
         )
     failures = _failures(remains, ranks)
     if failures or code != 0:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 
 from workers.redacted_paths import RedactedPaths, pseudonym
 from workers.signatures import normalise
@@ -92,7 +94,7 @@ def told_message(message: str, sources: Sequence[str], paths: RedactedPaths) -> 
         key = _IDENTIFIER.fullmatch(first)
         if _KNOWN.fullmatch(first) or (key and any(_stands_in(key[1], text) for text in sources)):
             return paths.in_text(first)
-        for template in _templates(sources):
+        for template in chain.from_iterable(map(_templates, sources)):
             filled = _fill(template, first)
             if filled is not None:
                 return filled
@@ -108,23 +110,25 @@ def _stands_in(word: str, source: str) -> bool:
     return re.search(rf"\b{re.escape(word)}\b", source) is not None
 
 
-def _templates(sources: Iterable[str]) -> Iterable[Template]:
-    for source in sources:
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+@lru_cache(maxsize=64)
+def _templates(source: str) -> tuple[Template, ...]:
+    """The texts of a file's `raise` and `assert` statements; a log may hold one error a thousand times."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    found: list[Template] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            texts = node.exc.args
+        elif isinstance(node, ast.Assert) and node.msg is not None:
+            texts = [node.msg]
+        else:
             continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-                texts = node.exc.args
-            elif isinstance(node, ast.Assert) and node.msg is not None:
-                texts = [node.msg]
-            else:
-                continue
-            for text in texts:
-                literals = _literals(text)
-                if sum(len(re.findall("[A-Za-z]{2,}", part)) for part in literals) >= _FEWEST_WORDS:
-                    yield literals
+        for literals in map(_literals, texts):
+            if sum(len(re.findall("[A-Za-z]{2,}", part)) for part in literals) >= _FEWEST_WORDS:
+                found.append(literals)
+    return tuple(found)
 
 
 def _literals(node: ast.expr) -> Template:
