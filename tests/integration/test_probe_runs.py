@@ -265,6 +265,7 @@ def test_tokens_and_patches_equal_the_batch(train: Train) -> None:
         assert (step["image_tokens"], step["patches"]) == (2 * 256, 2 * 1024)
         assert step["loss_tokens"] > 0
         assert 0 < step["padding_tokens"] < 2 * TOKENS - step["image_tokens"]
+        assert (step["tokens"], step["sequences"], step["preparations"]) == (2 * TOKENS, 2, 0)
         assert step["expert_tokens"] == 2 * TOKENS * 2 * 4  # two conversations, top-2, four layers
         assert step["expert_calls"] == 2 * 8 * 4  # of eight experts each
         assert step["expert_tokens"] / step["expert_calls"] <= step["most_expert_tokens"] <= TOKENS
