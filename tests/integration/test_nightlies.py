@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import shutil
+import subprocess
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +19,7 @@ from bisection.adapters.storage.bisections import Status
 from bisection.adapters.storage.deliveries import Deliveries, Delivery, DeliveryStatus
 from bisection.adapters.storage.removals import Removals
 from firstbad.github_stand_in import Fault
-from tests.integration.nightly_scene import NightlyScene
+from tests.integration.nightly_scene import NightlyScene, serving
 from tests.unit.service.scene import BAD, CAPACITY, GITHUB, GOOD, PROFILE, REPOSITORY, profile_file
 from workers.settling import settle
 
@@ -443,6 +447,35 @@ def test_another_ci_reports_green_and_red_and_a_bisection_starts(scene: NightlyS
     assert (made["request"]["good"], made["request"]["bad"]) == (GOOD, BAD)
     assert made["request"]["criterion"]["kind"] == "out_of_memory"
     assert made["source"] == f"ci:{REPOSITORY}/perf/7"
+
+
+def test_the_script_of_the_documentation_reports_a_run(scene: NightlyScene, tmp_path: Path) -> None:
+    for tool in ("bash", "curl", "openssl"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "github.md"
+    (script,) = re.findall(r"<!-- tested -->\n```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    script = script.replace("/ci/training", f"/ci/{REPOSITORY}")
+    (tmp_path / "log").write_text(OOM_LOG + 'quotes " and \\ and \u00e4\n', encoding="utf-8")
+    for run, conclusion, commit in ((6, "success", GOOD), (7, "failure", BAD)):
+        with serving(scene.service.app) as url:
+            done = subprocess.run(
+                ["bash", "-euc", f"{script}\nreport perf {conclusion} {commit} log"],
+                cwd=tmp_path,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "URL": url,
+                    "SECRET_FILE": str(scene.folder / "ci-secret"),
+                    "RUN": str(run),
+                },
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        assert done.returncode == 0, done.stdout + done.stderr
+    settle(scene.context, REPOSITORY)
+    (made,) = scene.bisections()
+    assert made["request"]["criterion"]["kind"] == "out_of_memory"
 
 
 def test_a_report_may_name_ends_profile_and_overrides(scene: NightlyScene) -> None:
