@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,18 +71,19 @@ class WorkingCopy:
     def clean(self) -> None:
         """Removes what a job added or changed. Raises OSError where that is not possible."""
         written = {path: record[0] for path, record in self.records.items()}
-        folders = {folder for path in written for folder in _above(path)}
-        self.records = self._keep(written, folders)
+        self.records = self._keep(written, _folders_above(written))
 
     def _keep(self, wanted: Mapping[str, str], folders: set[str]) -> dict[str, Record]:
         """Removes all but the files that are as wanted and as recorded, and gives their records."""
         kept: dict[str, Record] = {}
+        root = str(self.folder)
         waiting = [""]
         while waiting:
             here = waiting.pop()
-            with os.scandir(self.folder / here) as entries:
+            before = f"{here}/" if here else ""
+            with os.scandir(f"{root}/{here}") as entries:
                 for entry in entries:
-                    path = f"{here}/{entry.name}" if here else entry.name
+                    path = before + entry.name
                     facts = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(facts.st_mode):
                         if path not in folders:
@@ -126,21 +127,24 @@ def _folders(parts: Sequence[Part], wanted: Mapping[str, str]) -> set[str]:
     folders: set[str] = set()
     for part in parts:
         gitlinks = {entry.path for entry in part.entries if entry.mode == GITLINK}
-        for entry in part.entries:
-            if gitlinks.intersection(_above(entry.path)):
-                raise UnsafeTreeError(f"{entry.path!r} lies in the folder of a gitlink")
-            folders.update(_above(part.place(entry)))
+        for inside in gitlinks & _folders_above(entry.path for entry in part.entries):
+            raise UnsafeTreeError(f"{inside!r} is a gitlink and has files of its own")
+        folders |= _folders_above(part.place(entry) for entry in part.entries)
         folders.update(f"{part.path}/{path}" if part.path else path for path in gitlinks)
-    for folder in folders:
-        if folder in wanted:
-            raise UnsafeTreeError(f"{folder!r} is both a file and a folder")
+    for folder in folders & wanted.keys():
+        raise UnsafeTreeError(f"{folder!r} is both a file and a folder")
     return folders
 
 
-def _above(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
+def _folders_above(paths: Iterable[str]) -> set[str]:
+    """Every folder that one of the paths lies in, at whatever depth; each is climbed once."""
+    found: set[str] = set()
+    for path in paths:
+        here = path.rpartition("/")[0]
+        while here and here not in found:
+            found.add(here)
+            here = here.rpartition("/")[0]
+    return found
 
 
 def _write_missing(part: Part, folder: Path, kept: Mapping[str, Record]) -> None:

@@ -22,6 +22,9 @@ from bisection.adapters.git_process import GitError, git_environment, run_git
 
 _FILE, _PROGRAM, _LINK, _GITLINK = "100644", "100755", "120000", "160000"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+#: Nearly every name, for which nothing else need be asked: no part begins or ends with a dot.
+_ORDINARY = re.compile(rb"\w[\w+=-]*(?:\.[\w+=-]+)*(?:/\w[\w+=-]*(?:\.[\w+=-]+)*)*")
+_LONGEST_PART = 255
 
 
 class UnsafeTreeError(ValueError):
@@ -105,6 +108,8 @@ def _too_long(entry: TreeEntry) -> str:
 
 
 def _checked(name: bytes) -> str:
+    if len(name) <= _LONGEST_PART and _ORDINARY.fullmatch(name):
+        return name.decode("ascii")
     try:
         path = name.decode()
     except UnicodeDecodeError as error:
@@ -114,7 +119,7 @@ def _checked(name: bytes) -> str:
     for part in path.split("/"):
         # git itself refuses these in its index; other names of .git are for other file systems.
         folded = part.lower().rstrip(". ")  # "." and ".." become empty
-        if folded in ("", ".git", "git~1") or len(part.encode()) > 255:
+        if folded in ("", ".git", "git~1") or len(part.encode()) > _LONGEST_PART:
             raise UnsafeTreeError(f"the name {path!r} must not be written to a disk")
     return path
 
