@@ -26,7 +26,10 @@ from workers import supervisor
 from workers.trial_run import TrialResult, run_trial
 
 #: Python 3.12 warns of a fork beside another test's threads; the child here takes none of their locks.
-pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
 
 PYTHON = str(Path(sys.base_prefix).resolve() / "bin" / f"python3.{sys.version_info.minor}")
 
@@ -58,6 +61,7 @@ class Host:
             "repository": "nightly",
             "environment": {"kind": "image", "image": podman.image_of_the_host(), "python": PYTHON},
             "launch": [{"command": ["{python}", "train.py", "{data}", "{trial}"]}],
+            "privacy": {"samples": "leave"},
             "data": {"kind": "mock", "path": str(folder / "data")},
             "limits": {"trial_seconds": 60},
         }
