@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -74,6 +74,8 @@ _ERRNO = re.compile(
     r"(?:: (?P<files>.*))?"
 )
 _PLAIN = re.compile(rf"(?:{_N}|True|False|None|torch\.\w+|torch\.Size\([\[\]\d, ]*\)|[\[(][\d, -]+[\])])")
+#: A class of code's, as it calls itself: an inner capital is no word of prose.
+_CLASS = re.compile(r"[A-Z]\w*[a-z]\w*[A-Z]\w*")
 _IDENTIFIER = re.compile(r"['\"]([A-Za-z_]\w*)['\"]")
 _PERCENT = re.compile(r"%(?:\(\w+\))?[-+ #0]*\d*(?:\.\d+)?[sdrfgexX]")
 _BRACES = re.compile(r"\{[^{}]*\}")
@@ -94,11 +96,32 @@ def told_message(message: str, sources: Sequence[str], paths: RedactedPaths) -> 
         key = _IDENTIFIER.fullmatch(first)
         if _KNOWN.fullmatch(first) or (key and any(_stands_in(key[1], text) for text in sources)):
             return paths.in_text(first)
-        for template in chain.from_iterable(map(_templates, sources)):
-            filled = _fill(template, first)
-            if filled is not None:
-                return filled
+        filled = _filled(first, sources, lambda value: _inner(value, sources))
+        if filled is not None:
+            return filled
     return f"<{pseudonym(paths.key, 'message', normalise(message))} {WITHHELD[1:-1]}>"
+
+
+def _filled(message: str, sources: Sequence[str], told: Callable[[str], str]) -> str | None:
+    """The message by the first template that it fits; ``told`` gives what may be shown of what fills it."""
+    for template in chain.from_iterable(map(_templates, sources)):
+        filled = _fill(template, message, told)
+        if filled is not None:
+            return filled
+    return None
+
+
+def _inner(value: str, sources: Sequence[str]) -> str:
+    """What fills a template: a number, a name of the code, or another of its messages that was raised on."""
+    if _PLAIN.fullmatch(value) or not value:
+        return value
+    if _CLASS.fullmatch(value) and any(_stands_in(value, text) for text in sources):
+        return value
+    return _filled(value, sources, _number) or WITHHELD
+
+
+def _number(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) or not value else WITHHELD
 
 
 def _told_files(files: str, paths: RedactedPaths) -> str:
@@ -120,7 +143,7 @@ def _templates(source: str) -> tuple[Template, ...]:
     found: list[Template] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            texts = node.exc.args
+            texts = _raised(node.exc).args
         elif isinstance(node, ast.Assert) and node.msg is not None:
             texts = [node.msg]
         else:
@@ -129,6 +152,12 @@ def _templates(source: str) -> tuple[Template, ...]:
             if sum(len(re.findall("[A-Za-z]{2,}", part)) for part in literals) >= _FEWEST_WORDS:
                 found.append(literals)
     return tuple(found)
+
+
+def _raised(call: ast.Call) -> ast.Call:
+    """The exception that is made, where its traceback is only added: E("text").with_traceback(t)."""
+    made = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return made if isinstance(made, ast.Call) and ast.unparse(call.func).endswith(".with_traceback") else call
 
 
 def _literals(node: ast.expr) -> Template:
@@ -159,8 +188,8 @@ def _split(pattern: re.Pattern[str], node: ast.expr) -> Template:
     return ("", "")
 
 
-def _fill(template: Template, message: str) -> str | None:
-    """The message with what was filled in withheld, but for numbers; None where it is another text.
+def _fill(template: Template, message: str, shown: Callable[[str], str]) -> str | None:
+    """The message with what was filled in as ``shown`` tells it; None where it is another text.
 
     Literals are looked for from left to right, each where it first stands: linear, whatever a commit wrote.
     """
@@ -174,7 +203,6 @@ def _fill(template: Template, message: str) -> str | None:
         found = len(message) - len(literal) if last else message.find(literal, at)
         if found < at or not message.endswith(literal if last else ""):
             return None
-        value = message[at:found]
-        told += (value if _PLAIN.fullmatch(value) or not value else WITHHELD) + literal
+        told += shown(message[at:found]) + literal
         at = found + len(literal)
     return told if at == len(message) else None

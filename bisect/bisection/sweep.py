@@ -21,6 +21,8 @@ from memory_models.shapes import ImageLoad
 from memory_models.upstream import NEWEST, Upstream
 from memory_models.variations import (
     BATCH,
+    JOINED,
+    NONE,
     Axis,
     VariedEstimate,
     changes_of,
@@ -128,20 +130,24 @@ def plan_points(
     return tuple(sorted(found.values(), key=lambda point: _turn(point, spec.capacity_bytes)))
 
 
-def _turn(point: SweepPoint, capacity_bytes: int | None) -> tuple[int, int]:
+def _turn(point: SweepPoint, capacity_bytes: int | None) -> tuple[int, int, int]:
     """The base, then what fits by its estimate, the fullest first: what saves memory mostly costs time.
 
-    Then what may fit, what has no estimate, and what does not fit, the nearest to fitting first.
+    Then what may fit, what has no estimate, and what does not fit, the nearest to fitting first. Of these,
+    narrow graph scopes come before wide ones: what refuses a narrow one refuses what holds it.
     """
     size = point.estimate.device_bytes
+    word = point.settings.get(Axis.GRAPH_SCOPE, NONE)
+    scopes = 0 if word == NONE else 1 + word.count(JOINED)
     if point.is_base:
-        return 0, 0
+        return 0, 0, 0
     if point.illegal:
-        return 5, 0
+        return 5, scopes, 0
     if point.estimate.unknown or capacity_bytes is None:
-        return 3, -size
+        return 3, scopes, -size
     fits = point.estimate.fits(capacity_bytes)
-    return {"yes": (1, -size), "maybe": (2, size), "no": (4, size)}[fits]
+    turn, order = {"yes": (1, -size), "maybe": (2, size), "no": (4, size)}[fits]
+    return turn, scopes, order
 
 
 def wanted_trials(

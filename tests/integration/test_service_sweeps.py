@@ -29,6 +29,13 @@ def scene(tmp_path: Path) -> Iterator[ServiceScene]:
         yield scene
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceScene]:
+    """One for all the tests that are refused."""
+    with ServiceScene(tmp_path_factory.mktemp("still")) as scene:
+        yield scene
+
+
 def refused(scene: ServiceScene, **changed: Any) -> str:
     body = problem(scene.client.post("/v1/sweeps", json=SWEEP | changed), 422, "invalid-request")
     return "; ".join(f"{error['field']}: {error['message']}, {error['repair']}" for error in body["errors"])
@@ -95,13 +102,13 @@ def test_pages_of_sweeps_go_on_where_the_last_one_ended(scene: ServiceScene) -> 
     ],
 )
 def test_what_cannot_be_swept_is_refused_with_its_repair(
-    scene: ServiceScene, changed: dict[str, Any], words: str
+    still: ServiceScene, changed: dict[str, Any], words: str
 ) -> None:
-    assert words in refused(scene, **changed)
+    assert words in refused(still, **changed)
 
 
-def test_an_unknown_profile_is_refused(scene: ServiceScene) -> None:
-    problem(scene.client.post("/v1/sweeps", json=SWEEP | {"profile": "other"}), 422, "not-registered")
+def test_an_unknown_profile_is_refused(still: ServiceScene) -> None:
+    problem(still.client.post("/v1/sweeps", json=SWEEP | {"profile": "other"}), 422, "not-registered")
 
 
 def test_the_same_key_gives_the_same_sweep_and_no_other_request(scene: ServiceScene) -> None:
@@ -112,8 +119,8 @@ def test_the_same_key_gives_the_same_sweep_and_no_other_request(scene: ServiceSc
     problem(other, 409, "idempotency-conflict")
 
 
-def test_readers_may_look_and_not_start(scene: ServiceScene) -> None:
-    reader = scene.client_with(scene.tokens[Scope.READ])
+def test_readers_may_look_and_not_start(still: ServiceScene) -> None:
+    reader = still.client_with(still.tokens[Scope.READ])
     assert reader.get("/v1/sweeps").status_code == 200
     problem(reader.post("/v1/sweeps", json=SWEEP), 403, "forbidden")
 
@@ -121,20 +128,20 @@ def test_readers_may_look_and_not_start(scene: ServiceScene) -> None:
 # --- proofs -------------------------------------------------------------------------------------
 
 
-def test_a_running_bisection_takes_the_wish_for_proofs_along(scene: ServiceScene) -> None:
-    bisection_id = scene.create()
-    answer = scene.client.post(f"/v1/bisections/{bisection_id}/remedies/prove", json={"count": 3})
+def test_a_running_bisection_takes_the_wish_for_proofs_along(still: ServiceScene) -> None:
+    bisection_id = still.create()
+    answer = still.client.post(f"/v1/bisections/{bisection_id}/remedies/prove", json={"count": 3})
     assert answer.status_code == 202
-    assert scene.bisections.get(bisection_id).prove == 3
+    assert still.bisections.get(bisection_id).prove == 3
 
 
-def test_a_request_may_ask_for_proofs_at_once(scene: ServiceScene) -> None:
-    assert scene.bisections.get(scene.create(prove=2)).prove == 2
+def test_a_request_may_ask_for_proofs_at_once(still: ServiceScene) -> None:
+    assert still.bisections.get(still.create(prove=2)).prove == 2
 
 
 @pytest.mark.parametrize("count", [0, 9, "2"])
-def test_a_count_out_of_bounds_is_refused(scene: ServiceScene, count: object) -> None:
-    asked = scene.client.post(f"/v1/bisections/{scene.create()}/remedies/prove", json={"count": count})
+def test_a_count_out_of_bounds_is_refused(still: ServiceScene, count: object) -> None:
+    asked = still.client.post(f"/v1/bisections/{still.create()}/remedies/prove", json={"count": count})
     problem(asked, 422, "invalid-request")
 
 

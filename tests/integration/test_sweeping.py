@@ -137,6 +137,12 @@ def test_points_that_fit_by_their_estimates_come_before_those_that_do_not(hosts:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_narrow_graph_scopes_come_before_wide_ones(hosts: Hosts) -> None:
+    words = ["moe_router+moe_preprocess", "attn+moe_router+moe_preprocess", "attn", "none"]
+    report = finish(hosts, create(hosts, axes={"graph_scope": words}), lambda _: None)
+    assert [row.settings[Axis.GRAPH_SCOPE] for row in report.points] == [words[n] for n in (3, 2, 0, 1)]
+
+
 def test_running_out_of_memory_is_a_result_and_is_told(hosts: Hosts) -> None:
     report = finish(
         hosts,

@@ -106,6 +106,39 @@ def test_a_message_is_shown_as_far_as_code_spells_it(
     assert told(redaction, message) == expected
 
 
+RAISED_ON = """
+class FlexDispatcher:
+    def __init__(self, size):
+        assert size > 1, "the dispatcher needs more than one rank"
+def build(module, text):
+    try:
+        return module(text)
+    except Exception as error:
+        raise type(error)(f"{str(error)} when instantiating {module.__name__}").with_traceback(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            "the dispatcher needs more than one rank when instantiating FlexDispatcher",
+            "the dispatcher needs more than one rank when instantiating FlexDispatcher",
+        ),
+        (
+            "Anna Meier owes 12 euros when instantiating FlexDispatcher",
+            "<withheld> when instantiating FlexDispatcher",
+        ),
+        ("Anna Meier when instantiating AnnaMeier", "<withheld> when instantiating <withheld>"),
+    ],
+)
+def test_a_message_that_is_raised_on_is_told_as_far_as_code_spells_it(
+    tmp_path: Path, message: str, shown: str
+) -> None:
+    (tmp_path / "reading.py").write_text(RAISED_ON)
+    assert told(Redaction(paths=PATHS, own_folders=(tmp_path,)), message) == shown
+
+
 @pytest.mark.parametrize(
     "message",
     [
