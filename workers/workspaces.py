@@ -15,12 +15,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from bisection.adapters.catalogue import DEEPEST_PIN, Catalogue, CatalogueError, RepositoryEntry
 from bisection.adapters.git_process import GitError
 from bisection.adapters.mirror import Mirror, MirrorError
-from bisection.adapters.tree_export import UnsafeTreeError, check_lengths
+from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, check_lengths
 from bisection.commits import State
 from workers.working_copy import GITLINK, Part, Record, WorkingCopy
 
@@ -129,7 +130,7 @@ class Workspaces:
             mirror = mirror_of(self._root, entry)
             mirror.require(commit)
             try:
-                entries = mirror.tree(commit)
+                entries = _tree(mirror.folder, mirror.url, commit)
             except UnsafeTreeError as error:
                 raise WorkspaceRefused(f"{entry.name} at {commit[:10]}: {error}") from error
             parts.append(Part(path=path, mirror=mirror, commit=commit, entries=entries))
@@ -238,6 +239,12 @@ def _read_record(folder: Path) -> dict[str, Record] | None:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+@lru_cache(maxsize=8)
+def _tree(folder: Path, url: str, commit: str) -> tuple[TreeEntry, ...]:
+    """A commit's listing never changes, and a pin seldom moves from state to state: it is read once."""
+    return Mirror(folder, url).tree(commit)
 
 
 def _key(parts: list[Part]) -> str:
