@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE
 from workers.credentials import without_credentials
 from workers.signatures import Failure, FailureKind, failure_in_log, failure_kind, failure_signature
 
-_LARGEST_TEXT_BYTES = 4 * 2**20
+_LARGEST_TEXT_BYTES = 2 * 2**20
 _MOST_FILES = 50
 LONGEST_SIGNATURE = 300
 
@@ -69,7 +69,9 @@ def _signature(kind: FailureKind, failure: Failure | None) -> str:
         return OUT_OF_MEMORY_SIGNATURE
     if failure is None:
         return kind.value
-    return without_credentials(failure_signature(failure, ()))[:LONGEST_SIGNATURE]
+    # Before numbers and paths are taken out: after that a credential has no shape any more.
+    harmless = replace(failure, message=without_credentials(failure.message))
+    return failure_signature(harmless, ())[:LONGEST_SIGNATURE]
 
 
 def _last_own_failure(text: str) -> Failure | None:

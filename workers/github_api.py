@@ -29,7 +29,7 @@ _TIMEOUT_SECONDS = 15.0
 _LARGEST_ANSWER_BYTES = 16 * 2**20
 #: More of a log is not read; the end of it, which tells the failure, is kept.
 _LARGEST_LOG_BYTES = 256 * 2**20
-_KEPT_LOG_BYTES = 4 * 2**20
+_KEPT_LOG_BYTES = 2 * 2**20
 _AWAY_SECONDS = 30.0
 #: GitHub refuses more than ten minutes; the second is for clocks that go ahead.
 _JWT_SECONDS, _CLOCK_SECONDS = 540, 60
@@ -93,7 +93,7 @@ class GitHubApi:
                 return
 
     def download(self, path: str) -> bytes:
-        """A log: at most its last 4 MiB, unless it is a zip archive, which comes whole or not at all."""
+        """A log: its last 2 to 4 MiB. Of a zip archive, what fits into 256 MiB."""
         answer = self._stream(self._url(path), self._headers)
         if isinstance(answer, bytes):
             return answer

@@ -211,7 +211,7 @@ def _read(browser: Browser, server: Server, bisection: str, summary: str, *, scr
 
 def _retract(client: Client, world: GitHubWorld, bisection: str) -> None:
     for row in (world.comments[0]["body"], world.check_runs[0]["output"]["summary"]):
-        assert "**Confidence 99" in row
+        assert "is the first bad commit (confidence 99" in row
         assert "It would be disproved by" in row
     client.retract_result(bisection, reason="the host was short of memory")
     wait_until(

@@ -130,8 +130,10 @@ def test_a_culprit_is_told_on_the_bad_end_on_its_pull_request_and_in_an_issue(sc
     assert check["details_url"] == f"https://firstbad.example/reports/{bisection}"
     assert comment["number"] == 4
     for text in (check["output"]["summary"], comment["body"], issue["body"]):
-        assert "**Confidence 99" in text
+        assert "is the first bad commit (confidence 99" in text
         assert "It would be disproved by a run of the commit that passes" in text
+        assert f"(https://firstbad.example/reports/{bisection})" in text
+        assert "why `train` at" in text
         assert culprit[:8] in text
     assert issue["title"].startswith("firstbad: First bad commit")
     assert {one.status.value for one in outbox(scene, bisection).values()} == {"said"}
@@ -208,7 +210,9 @@ def test_a_set_is_told_in_an_issue_and_on_nobodys_pull_request(scene: NightlySce
     scene.world.pulls = [{"number": 4, "commits": list(sample.finding.commits), "merged_at": "2026-11-29"}]
     end_with(scene, sample, issue=True, pull_request=True, confidence=0.6)
     scene.announce_all()
-    assert "the first bad commit is one of these" in scene.world.issues[0]["body"]
+    body = scene.world.issues[0]["body"]
+    assert all(commit[:10] in body for commit in sample.finding.commits)
+    assert "A run of any of these commits narrows the set." in body
     assert scene.world.comments == []
 
 

@@ -1,17 +1,18 @@
 """What is said of a result where other people work: a title, a summary and a text in GitHub's Markdown.
 
-It states how sure the answer is and what would disprove it, and accuses nobody below the confidence that the
-operator asked for. A retraction takes the place of what was said, and keeps it readable.
+It is the report, which states how sure the answer is and what would disprove it; nobody is accused below the
+confidence that the operator asked for. A retraction takes the place of what was said, and keeps it readable.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bisection.finding import FindingKind
-from bisection.quantities import counted, show_confidence
+from bisection.quantities import counted
 from bisection.rendering import wording
 from bisection.rendering.escaping import code_span, prose, visible
 from bisection.rendering.markdown import LONGEST_COMMENT, render_markdown
@@ -21,6 +22,7 @@ LONGEST_TITLE = 200
 #: What stands around the report: marker, first words, the runs that failed.
 _FRAME = 6_000
 _MOST_RUNS = 10
+_ADDRESS = re.compile(r"https?://[\w.-]+(:\d+)?/[\w./%?&=#~+-]*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +65,10 @@ def announce(
     hidden = f"<!-- {marker} -->"
     if retraction is not None:
         return _retracted(report, hidden, page, retraction)
-    lines = [
-        hidden,
-        _sure(report),
-        *([f"The whole report, with pictures: {page}"] if page else []),
-        _explains(failures),
-        render_markdown(report, longest=LONGEST_COMMENT - _FRAME),
-    ]
+    report_link = f"[The whole report, with pictures]({page})." if page else ""
+    first = " ".join(part for part in (_explains(failures), report_link) if part)
+    # The report itself begins with the answer and its confidence, and says what would disprove it.
+    lines = [hidden, first, render_markdown(report, longest=LONGEST_COMMENT - _FRAME)]
     return Announcement(
         title=visible(wording.title(report), limit=LONGEST_TITLE),
         summary=visible(report.summary, limit=1_000),
@@ -77,31 +76,21 @@ def announce(
     )
 
 
-def _sure(report: CulpritReport) -> str:
-    confidence = show_confidence(report.finding.confidence)
-    what = (
-        "this is the first bad commit"
-        if report.finding.kind is FindingKind.FOUND
-        else f"the first bad commit is one of these {counted(len(report.suspects), 'commit')}"
-    )
-    stamp = wording.stamp(report)
-    sure = f"**Confidence {confidence}** that {what}. {prose(wording.disproof(report))}"
-    return sure + (f" **{stamp}.**" if stamp else "")
-
-
 def _explains(failures: Sequence[FailedRun]) -> str:
     if not failures:
         return ""
-    shown = [
-        f"- {code_span(run.job or 'the run')} at {code_span(run.commit[:10])}"
-        # A code span: an address of another CI is a stranger's, and must not become a link by our hand.
-        + (f", {code_span(visible(run.url, limit=300))}" if run.url else "")
-        for run in failures[:_MOST_RUNS]
-    ]
+    shown = [_run(failure) for failure in failures[:_MOST_RUNS]]
     left_out = len(failures) - len(shown)
-    if left_out:
-        shown.append(f"- and {counted(left_out, 'run')} more")
-    return "It looks for the reason of\n\n" + "\n".join(shown)
+    more = [f"{counted(left_out, 'run')} more"] if left_out else []
+    *most, last = [*shown, *more]
+    which = f"{', '.join(most)} and {last}" if most else last
+    return f"firstbad looked for the reason why {which} failed."
+
+
+def _run(failure: FailedRun) -> str:
+    name = f"{code_span(failure.job or 'the run')} at {code_span(failure.commit[:10])}"
+    # An address of another shape is a stranger's play with Markdown.
+    return f"{name} ([run]({failure.url}))" if _ADDRESS.fullmatch(failure.url) else name
 
 
 def _retracted(report: CulpritReport, hidden: str, page: str, retraction: Mapping[str, Any]) -> Announcement:
