@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from bisection.ledger import Purpose, Trial
 from bisection.measurement import Measurement, Outcome
 from tests.podman_scene import Podman, host_mounts, why_not
 from tests.repository_scene import RepositoryScene
+from tests.slurm_cluster import Cluster, missing
 from workers import supervisor
 from workers.trial_run import TrialResult, run_trial
 
@@ -99,6 +103,17 @@ class Host:
 
     def measured(self, program: str, **changes: Any) -> Measurement:
         return self.run(self.commit(program), **changes).measurement
+
+    def started(self, program: str) -> tuple[ForkProcess, float]:
+        """A worker whose trial runs its command, and until when to wait for what follows."""
+        state = self.commit(program)
+        worker = multiprocessing.get_context("fork").Process(target=self.run, args=(state,))
+        worker.start()
+        deadline = time.monotonic() + 60
+        while not self.training():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return worker, deadline
 
     def assert_nothing_is_left(self) -> None:
         assert self.podman.containers() == []
@@ -185,14 +200,6 @@ def test_a_container_that_cannot_start_blames_this_host(host: Host) -> None:
     assert "/dev/nowhere" in measured.reason
 
 
-SLEEPERS = (
-    "import os, subprocess, sys, time\n"
-    "subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)\n"
-    "open(sys.argv[2] + '/../../up', 'w').write('x')\n"
-    "time.sleep(600)\n"
-)
-
-
 def test_the_time_limit_and_cancelling_end_the_container(host: Host) -> None:
     state = host.commit("import time; time.sleep(600)")
     assert host.run(state, limits={"trial_seconds": 2}).measurement.outcome is Outcome.TIMED_OUT
@@ -205,13 +212,7 @@ def test_the_time_limit_and_cancelling_end_the_container(host: Host) -> None:
 
 @pytest.mark.parametrize("killed", ["worker", "all but the container"])
 def test_a_container_dies_with_its_worker_and_is_found_again_by_its_label(host: Host, killed: str) -> None:
-    state = host.commit("import os, time; os.write(1, b'up\\n'); time.sleep(600)")
-    worker = multiprocessing.get_context("fork").Process(target=host.run, args=(state,))
-    worker.start()
-    deadline = time.monotonic() + 60
-    while not host.training():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    worker, deadline = host.started("import time; time.sleep(600)")
     assert len(host.podman.containers()) == 1
     assert worker.pid is not None
     inside = host.training()
@@ -228,6 +229,78 @@ def test_a_container_dies_with_its_worker_and_is_found_again_by_its_label(host: 
         assert time.monotonic() < deadline, "the command outlived its worker"
         time.sleep(0.05)
     host.measured("pass")  # the next trial sweeps
+
+
+def test_a_job_of_a_cluster_runs_its_command_in_a_container(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing() or os.geteuid() != 0:
+        pytest.skip(f"a Slurm of one's own needs root and Debian's slurm-wlm and munge; missing: {missing()}")
+    cluster = Cluster(tmp_path / "slurm")
+    cluster.start()
+    try:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+        program = (
+            "import os\n"
+            "place = [os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')]\n"
+            "place.append(open('/proc/1/cmdline').read().split(chr(0))[2])\n"
+            "os.write(1, ('rank ' + ' '.join(place) + '\\n').encode())\n"
+            "raise ValueError('in a job')\n"
+        )
+        result = host.run(host.commit(program), slurm={"nodes": 2}, container={"network": True})
+        assert result.measurement.outcome is Outcome.CRASHED, result.measurement.reason
+        assert "in a job" in result.measurement.reason
+        lines = result.artifacts["log.txt"].decode().splitlines()
+        ranks = sorted(line.split() for line in lines if line.startswith("rank "))
+        assert [rank[1:3] for rank in ranks] == [["0", "2"], ["1", "2"]]
+        assert len({tuple(rank[3:5]) for rank in ranks}) == 1, "both meet at one place"
+        assert all(rank[5].endswith("/ranks.py") for rank in ranks)
+        refused = host.run(
+            host.commit("pass"), slurm={"nodes": 1}, container={"options": ["--device=/dev/nowhere"]}
+        ).measurement
+        assert refused.outcome is Outcome.LOST
+        assert "podman could not start the container" in refused.reason
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def docker(tmp_path: Path, podman: Podman, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Docker's own client, and behind it Podman as the daemon: containers are no children of the client's."""
+    if shutil.which("docker") is None:
+        pytest.skip("docker's client is not installed")
+    socket_path = tmp_path / "d.sock"
+    daemon = subprocess.Popen(
+        ["podman", "system", "service", "--time=0", f"unix://{socket_path}"],
+        env={**os.environ, **podman.environment},
+    )
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_path}")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    deadline = time.monotonic() + 30
+    while not socket_path.exists():
+        assert time.monotonic() < deadline, "the daemon did not start"
+        time.sleep(0.05)
+    yield
+    daemon.terminate()
+    daemon.wait(30)
+
+
+@pytest.mark.usefixtures("docker")
+def test_a_daemons_container_tells_its_exit_and_dies_with_its_worker(host: Host) -> None:
+    host.container["runtime"] = "docker"
+    measured = host.measured("raise ValueError('under a daemon')")
+    assert (measured.outcome, measured.reason) == (Outcome.CRASHED, "ValueError: under a daemon")
+    assert host.measured("import os; os._exit(5)").signature == "exit code 5"
+    worker, deadline = host.started("import time; time.sleep(600)")
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    while host.training():
+        assert time.monotonic() < deadline, "the command outlived its worker"
+        time.sleep(0.05)
+    while host.living():
+        assert time.monotonic() < deadline, "something of the trial outlived its worker"
+        time.sleep(0.05)
+    host.measured("pass")
 
 
 def _command(pid: int) -> bytes:

@@ -164,6 +164,28 @@ def test_a_job_that_others_cancel_is_lost(host: Host, cluster: Cluster) -> None:
     assert measured.outcome is Outcome.LOST, measured
 
 
+def test_a_job_above_its_memory_tells_of_the_hosts_memory(host: Host) -> None:
+    """Without control groups the cluster's accounting kills the step, and calls the job failed."""
+    measured = host.run("x = b'1' * 700_000_000; import time; time.sleep(60)", options=("--mem=300",))
+    assert (measured.outcome, measured.signature) == (Outcome.CRASHED, "host_out_of_memory"), measured
+    assert "memory limit" in measured.reason
+
+
+def test_a_job_whose_node_fails_is_lost(host: Host, cluster: Cluster) -> None:
+    def fail() -> None:
+        while not cluster.asked("squeue", "-h", "-t", "running", "-o", "%i"):
+            time.sleep(0.2)
+        cluster.asked("scontrol", "update", "nodename=n1", "state=down", "reason=a test")
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    measured = host.run("import time; time.sleep(300)")
+    thread.join()
+    cluster.asked("scontrol", "update", "nodename=n1", "state=resume")
+    assert measured.outcome is Outcome.LOST, measured
+    assert "NODE_FAIL" in measured.reason
+
+
 def test_a_restarted_controller_loses_nothing(host: Host, cluster: Cluster) -> None:
     def restart() -> None:
         while not cluster.asked("squeue", "-h", "-t", "running", "-o", "%i"):
