@@ -21,11 +21,21 @@ Played = Callable[[str], Any]
 @pytest.fixture(scope="session")
 def scene() -> Played:
     """What a function of `scenes.py` answered where there is torch, which is not here."""
+    return _played("scenes.py")
+
+
+@pytest.fixture(scope="session")
+def device_scene() -> Played:
+    """The same of `device_scenes.py`."""
+    return _played("device_scenes.py")
+
+
+def _played(script: str) -> Played:
     python = os.environ.get("FIRSTBAD_TEST_MEGATRON_PYTHON", "")
     if not python:
         pytest.skip("FIRSTBAD_TEST_MEGATRON_PYTHON names no interpreter with torch")
     played = subprocess.run(
-        [python, Path(__file__).with_name("scenes.py")],
+        [python, Path(__file__).with_name(script)],
         env={**os.environ, "PYTHONPATH": str(PROBE), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,

@@ -102,6 +102,7 @@ class Observer:
         """The job has chosen its device, if there is one to choose."""
         if self.watch is None or self.watch.device.chosen:
             return
+        self.storages.start()
         self.watch.choose(self.settings.capacity_bytes, lambda: (self.scopes.here(), self.scopes.phase))
         if self.history is not None:
             self.history.start()

@@ -255,7 +255,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.live.move(block, (((component, category), block.size_bytes),))
 
     def _watch_resizes(self) -> None:
-        resize = self._resize
+        resize = self._resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
