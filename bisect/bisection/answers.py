@@ -34,6 +34,8 @@ from bisection.values import Values
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+#: Page of an answer that the two ends cannot be compared, since they do not do the same.
+OTHER_WORK_PROBLEM = "other-work"
 #: Trials that must agree before a commit is named, at the culprit and at its parent.
 AGREEING_TRIALS = 2
 #: With so many agreeing trials a second worker is no longer waited for: there seems to be none.
@@ -245,7 +247,7 @@ def _untestable_ends(standing: Standing) -> Finding | None:
             kind=FindingKind.NONE,
             confidence=0.0,
             why=narration.other_work(line, evidence),
-            problem="other-work",
+            problem=OTHER_WORK_PROBLEM,
         )
     return Finding(
         kind=FindingKind.NONE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from bisection.answers import OTHER_WORK_PROBLEM
 from bisection.attribution import choose_measurement
 from bisection.circumstances import Circumstances, circumstances
 from bisection.commits import Commit, CommitRange, State
@@ -50,11 +51,15 @@ def compared_commits(
 ) -> tuple[str, str] | None:
     """The two commits whose measurements tell what grew: a worker gathers evidence for them.
 
-    FOUND: the parent and the culprit. SET: the last good commit before the set, and the first bad
-    one at or after its end. NONE, and SET where no trial was judged bad: the two ends. REJECTED: none.
+    FOUND: the parent and the culprit. SET: the last good commit before the set, and the first bad one at
+    or after its end. NONE because the work changed: before and after that. Any other NONE, and SET where
+    no trial was judged bad: the two ends. REJECTED: none.
     """
     if finding.kind is FindingKind.REJECTED:
         return None
+    if finding.problem == OTHER_WORK_PROBLEM and finding.others:
+        changed = finding.others[0]
+        return changed.parent, changed.commits[-1]
     unaccused = finding.kind is FindingKind.SET and not any_bad(spec, ledger)
     if finding.kind is FindingKind.NONE or unaccused:
         return spec.range.good.hash, spec.range.bad.hash

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from bisection.answers import OTHER_WORK_PROBLEM
 from bisection.commits import Commit
 from bisection.criteria import CriterionKind
 from bisection.descent_words import way_down
@@ -90,6 +91,8 @@ def headline(
     """
     if finding.kind is FindingKind.REJECTED:
         return _plain(f"The bisection was not carried out: {_sentence(finding.why)}")
+    if finding.problem == OTHER_WORK_PROBLEM:
+        return _plain(f"The work changed, not its speed: {_sentence(finding.why)}")
     if finding.kind is FindingKind.NONE:
         if finding.problem not in _CLEARED:
             return _plain(f"No commit was named: {_sentence(finding.why)}")

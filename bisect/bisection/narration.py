@@ -132,9 +132,15 @@ def bad_end_untestable(line: Line, evidence: Evidence) -> str:
 def other_work(line: Line, evidence: Evidence) -> str:
     return (
         f"The bad end {line.name(line.last)} does other work than the good end, so their speeds cannot be "
-        f"compared: {_reasons(evidence.of(line.last))}. Some commit of the range changed the data, the packing "
-        "or what is trained; that is a change of the work, not of its speed."
+        f"compared: {_reasons(evidence.of(line.last))}. That is a change of the work, not of its speed."
     )
+
+
+def work_changed(names: Sequence[str], parent: str) -> str:
+    """``names`` of the commits of which one changed it, oldest first."""
+    if len(names) == 1:
+        return f"It came with {names[0]}: up to {parent} a step holds what it does at the good end."
+    return f"It came with one of {counted(len(names), 'commit')}, from {names[0]} to {names[-1]}."
 
 
 def nothing_testable(line: Line, evidence: Evidence) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bisection import narration
-from bisection.answers import AGREEING_TRIALS, Standing, best_answer, conclusion, may_end
+from bisection.answers import AGREEING_TRIALS, OTHER_WORK_PROBLEM, Standing, best_answer, conclusion, may_end
 from bisection.belief import Belief
 from bisection.circumstances import Circumstances, circumstances
 from bisection.criteria import CriterionKind
@@ -29,9 +29,11 @@ from bisection.placement import RARELY_UNTESTABLE, Outlook
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
+from bisection.spending import paid, spent
 from bisection.states import Line
 from bisection.steps import Step
 from bisection.values import Values
+from bisection.work_search import entries_of_work, for_work, specification_of_work, with_change
 
 #: Names of the two hypotheses under which no commit is to blame, in `Search.probabilities`.
 NO_CULPRIT = "no-culprit"
@@ -117,7 +119,7 @@ class Search:
         group = self.line.places.get(state)
         if group is not None and entry.trial.is_evidence:
             self._placed.append((group, entry))
-        for derived in ("_circumstances", "_evidence", "_standing", "_chance"):
+        for derived in ("_circumstances", "_judged", "_evidence", "_standing", "_chance"):
             self.__dict__.pop(derived, None)
 
     def next(self, workers: int, pending: Sequence[Trial] = ()) -> tuple[Trial, ...] | Finding:
@@ -163,10 +165,22 @@ class Search:
         self, answer: Finding, workers: int, pending: Sequence[Trial]
     ) -> tuple[Trial, ...] | Finding:
         """The answer with what the trials show beside its culprit, or trials that tell more of that."""
+        if answer.problem == OTHER_WORK_PROBLEM and self.line.level.is_ground:
+            changed = self._search_of_work().next(workers, pending)
+            if isinstance(changed, Finding):
+                return with_change(answer, changed, self._standing)
+            return tuple(for_work(trial) for trial in changed)
         decision = with_others(
             answer, self._standing, partial(self._search_for, len(pending)), workers, pending
         )
         return decision if isinstance(decision, Finding) else decision[: max(0, self._left(len(pending)))]
+
+    def _search_of_work(self) -> Search:
+        """The search for the commit that changed the work, after the same trials."""
+        search = Search(specification_of_work(self.spec), self.spec.levels.index(self.level))
+        for entry in entries_of_work(self._judged):
+            search.record(entry)
+        return search
 
     def _search_for(self, pending: int, step: Step) -> Search | None:
         """The search for one more step, after the trials that it can use; None where it is not worth it."""
@@ -200,6 +214,8 @@ class Search:
         """
         over = conclusion(self._standing)
         if over is not None:
+            if over.problem == OTHER_WORK_PROBLEM and self.line.level.is_ground:
+                return self._search_of_work().cancellable(pending)
             search_for = partial(self._search_for, len(pending))
             return needless(over, self._standing, search_for, self.spec.parallel, pending)
         standing = self._standing
@@ -257,9 +273,12 @@ class Search:
 
     @cached_property
     def _evidence(self) -> Evidence:
+        return gather(self.spec.criterion, self._judged, self.line.last)
+
+    @cached_property
+    def _judged(self) -> list[JudgedEntry]:
         known = self._circumstances
-        judged = [JudgedEntry.of(self.spec.criterion, group, entry, known) for group, entry in self._placed]
-        return gather(self.spec.criterion, judged, self.line.last)
+        return [JudgedEntry.of(self.spec.criterion, group, entry, known) for group, entry in self._placed]
 
     @cached_property
     def _chance(self) -> NDArray[np.float64]:
@@ -369,33 +388,13 @@ class Search:
             avoid_workers=tuple(sorted(measured_by)) if another_wanted else (),
         )
 
-    # -- what may be spent ---------------------------------------------------------------------------------
-
-    @property
-    def _paid(self) -> list[LedgerEntry]:
-        """The entries that cost a run here: not those that another bisection measured."""
-        return [entry for entry in self._entries if not entry.trial.taken_from]
-
     def _left(self, pending: int) -> int:
         """How many trials may still be started."""
-        return self.spec.budget.trials - len(self._paid) - pending
+        return self.spec.budget.trials - len(paid(self._entries)) - pending
 
     def _spent(self, pending: int) -> str:
-        """Why the budget is used up, or "" while it is not.
-
-        Trials that run count as spent, and their results are waited for. Wall time is estimated as
-        the trials' own time over the trials that run at once; a caller with a clock uses `answer_now`.
-        """
-        budget = self.spec.budget
-        seconds = sum(entry.measurement.seconds for entry in self._paid)
-        if len(self._paid) >= budget.trials and not pending:
-            return f"The budget of {budget.trials} trials is spent."
-        gpu_hours = seconds * self.spec.gpus_per_trial / 3600
-        if budget.gpu_hours is not None and gpu_hours >= budget.gpu_hours:
-            return f"The budget of {budget.gpu_hours:g} GPU hours is spent ({gpu_hours:.2f} were used)."
-        if budget.seconds is not None and seconds / self.spec.parallel >= budget.seconds:
-            return f"The budget of {budget.seconds:g} seconds is spent."
-        return ""
+        """Why the budget is used up, or "" while it is not. Trials that run are waited for."""
+        return spent(self.spec, self._entries, pending)
 
 
 def _numbered(keys: Sequence[str]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bisection.answers import Standing
-from bisection.criteria import CriterionKind
+from bisection.criteria import OTHER_WORK_SIGNATURE, CriterionKind
 from bisection.finding import OtherStep
 from bisection.ledger import Trial
 from bisection.quantities import counted
@@ -50,7 +50,10 @@ def _other(standing: Standing, step: OtherStep) -> str:
             f"at {until}" if min(seen) == max(seen) else f"from {standing.line.name(min(seen))} to {until}"
         )
         trials = counted(len(seen), "trial")
-        return f"Another failure, {step.signature}, was seen in {trials}, {where}; it begins {between}."
+        what = f"Another failure, {step.signature},"
+        if step.signature == OTHER_WORK_SIGNATURE:
+            what = "Other work than the good end's, which no speed is compared with,"
+        return f"{what} was seen in {trials}, {where}; it begins {between}."
     kind = standing.values.kind
     rises = "rises" if step.delta > 0 else "falls"
     sure = ", confirmed as the culprit is" if step.confirmed else ", which was not looked into further"

@@ -170,3 +170,7 @@ def test_a_commit_that_halves_the_work_is_told_as_that(begin: Begin) -> None:
     assert (report.finding.kind, report.finding.problem) == (FindingKind.NONE, "other-work")
     assert "a step holds 800 image patches, one of the good end 1,600" in report.finding.why
     assert not [row for row in report.trials if row.purpose is Purpose.REVERT]
+    assert report.finding.others[0].commits == (hashes[3],)
+    assert report.compared == (hashes[2], hashes[3])
+    assert report.summary.startswith("The work changed, not its speed: ")
+    assert report.regression is None

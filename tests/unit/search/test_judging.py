@@ -14,6 +14,7 @@ from bisection.criteria import OTHER_WORK_SIGNATURE, Criterion, CriterionKind, J
 from bisection.finding import FindingKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
 from bisection.measurement import Control, Measurement, Outcome, OutOfMemory, Step, Work
+from bisection.specification import Budget
 from bisection.workload import differences
 from memory_models.breakdown import GIB, Category, Component, MemoryBreakdown
 from tests.unit.search.drawn_lines import CAPACITY, DrawnLine, drive, hash_of, peak_of
@@ -281,10 +282,11 @@ class OtherData(DrawnValues):
     """From a commit on, the collator hands the model half of the images."""
 
     halved_from: int = 0
+    whole_again_at: int = 10_000
 
     def run(self, trial: Trial, worker: str = "worker-0") -> Measurement:
         found = super().run(trial, worker)
-        if int(trial.state.commit, 16) < self.halved_from:
+        if not self.halved_from <= int(trial.state.commit, 16) < self.whole_again_at:
             return found
         steps = tuple(
             replace(step, loss_tokens=step.loss_tokens // 2, seconds=step.seconds * 0.9)
@@ -301,7 +303,31 @@ def test_a_commit_that_changes_the_work_is_not_called_a_slow_down() -> None:
     half, whole = f"{50 * TOKENS:,.0f}", f"{100 * TOKENS:,.0f}"
     assert f"a step holds {half} loss tokens, one of the good end {whole}" in finding.why
     assert "not of its speed" in finding.why
-    assert len(entries) < 6
+    (changed,) = finding.others
+    assert (changed.commits, changed.parent) == ((hash_of(7),), hash_of(6))
+    assert changed.confirmed
+    assert finding.why.endswith("a step holds what it does at the good end.")
+    assert len(entries) < 14
+
+
+def test_commits_of_other_work_on_the_way_are_passed_over_and_told() -> None:
+    line = OtherData(steps_at(25, (17, -30.0), base=80.0), 66, kind=CriterionKind.THROUGHPUT, noise=0.3)
+    line.halved_from, line.whole_again_at = 10, 13
+    finding, entries = drive(line, line.specification())
+    assert (finding.kind, finding.commits) == (FindingKind.FOUND, (hash_of(17),))
+    assert any(10 <= int(entry.trial.state.commit, 16) < 13 for entry in entries)
+    assert "Other work than the good end's" in finding.why
+
+
+def test_where_the_work_changed_is_told_as_far_as_the_budget_goes() -> None:
+    line = OtherData([80.0] * 40, 60, kind=CriterionKind.THROUGHPUT, noise=0.2)
+    line.halved_from = 23
+    finding, entries = drive(line, line.specification(budget=Budget(trials=6)))
+    assert (finding.kind, finding.problem, len(entries)) == (FindingKind.NONE, "other-work", 6)
+    (changed,) = finding.others
+    assert not changed.confirmed
+    assert hash_of(23) in changed.commits
+    assert 1 < len(changed.commits) < 39
 
 
 # -- mock data -----------------------------------------------------------------------------------------------
