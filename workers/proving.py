@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisection.adapters.catalogue import Profile
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import Trials
+from bisection.approval import used_up
 from bisection.commit_record import best_measurement, compared_states
 from bisection.commits import State
 from bisection.finding import Finding
@@ -39,6 +40,11 @@ def prove(context: WorkerContext, row: BisectionRow) -> bool:
     if not wanted:
         return True
     profile = Profile.model_validate(row.profile)
+    used = used_up(profile.limits.gpu_hours_without_approval, spec, ledger)
+    if used is not None and row.approval is None:
+        text = f"{len(wanted)} remedies were not tried: it has used {used:.2f} GPU hours without approval."
+        context.bisections.note(row.id, "proofs_not_run", {"text": text})
+        return True
     asked = [known.trial for known in rows]
     added = [_trial(remedy, state, asked) for remedy in wanted]
     if context.trials.apply(row.id, row.version, queue=profile.queue, add=added):

@@ -6,6 +6,7 @@ a base without a configuration ends a sweep early, for then nobody knows what to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bisection.adapters.catalogue import CatalogueError, Profile
@@ -14,6 +15,7 @@ from bisection.adapters.storage.bisections import BisectionRow, Status
 from bisection.adapters.storage.sweeps import Sweeps, sweep_so_far
 from bisection.adapters.storage.trials import TrialRow, Trials
 from bisection.commits import State
+from bisection.ledger import LedgerEntry
 from bisection.measurement import Measurement, Outcome
 from bisection.sweep import SweepPoint, SweepSpec, batch_of, decided, plan_points, wanted_trials
 from memory_models.variations import Axis
@@ -96,12 +98,28 @@ def _run(context: WorkerContext, row: BisectionRow) -> bool:
         return _finish(context, row)
     if not wanted:
         return False
-    queue = Profile.model_validate(row.profile).queue
+    profile = Profile.model_validate(row.profile)
+    above = _above_limit(profile, ledger)
+    if above:
+        return False if pending else _finish(context, row, above, "budget-spent")
+    queue = profile.queue
     if not context.trials.apply(row.id, row.version, queue=queue, add=wanted):
         return True  # the row has changed: look again
     for _ in wanted:
         context.hints.work(queue)
     return False
+
+
+def _above_limit(profile: Profile, ledger: Sequence[LedgerEntry]) -> str:
+    """Why no further point is started; "" while the profile allows more GPU hours without approval."""
+    limit = profile.limits.gpu_hours_without_approval
+    used = sum(entry.measurement.seconds for entry in ledger) * profile.gpus / 3600
+    if limit is None or not profile.gpus or used < limit:
+        return ""
+    return (
+        f"It has used {used:.2f} GPU hours, and profile {profile.name!r} allows {limit:g} without approval: "
+        "go on with fewer points."
+    )
 
 
 def _plan(

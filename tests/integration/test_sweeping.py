@@ -271,6 +271,18 @@ def test_a_cancelled_sweep_keeps_what_was_measured(hosts: Hosts) -> None:
     assert report.best is not None
 
 
+def test_a_sweep_takes_no_more_gpu_hours_than_its_profile_allows(tmp_path: Path) -> None:
+    hosts = Hosts(
+        tmp_path / "limited", gpus=8, capacity_bytes=CAPACITY, limits={"gpu_hours_without_approval": 0.03}
+    )
+    report = finish(hosts, create(hosts), lambda _: None)
+    assert len(hosts.ran) == 2  # nine seconds each on eight GPUs
+    assert report.problem == "budget-spent"
+    assert "allows 0.03 without approval" in report.failure
+    assert report.best is not None
+    hosts.database.close()
+
+
 def test_a_sweep_is_no_bisection_and_shares_its_commits_mirror(hosts: Hosts) -> None:
     sweep_id = create(hosts)
     row = hosts.row(sweep_id)
