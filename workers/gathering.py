@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bisection.commits import State
-from bisection.measurement import Measurement, Outcome, OutOfMemory, Peak, Retained, Step
+from bisection.measurement import Measurement, Outcome, OutOfMemory, Peak, RankShare, Retained, Step
 from memory_models.breakdown import MemoryBreakdown, TimeBreakdown
 from workers.outcomes import Decision, Remains, decide, stopped
 from workers.rank_files import PeakCell, RankFile, RankFileError, RankPeak, RankStep, read_rank_files
+
+#: A measurement is a row of the database; of the ranks of a large job, the first so many are kept one by one.
+MOST_RANKS = 512
+#: Ranks of one job mostly miss the same.
+MOST_UNSEEN = 20
 
 
 def gather(remains: Remains, state: State) -> Measurement:
@@ -66,7 +71,23 @@ def _merge(ranks: Mapping[int, RankFile], outcome: Outcome) -> Measurement:
         trainable=_largest(file.trainable for file in files),
         imports=dict(first.imports),
         patches=_sums(file.patches for file in files),
+        ranks=tuple(_share(file) for file in files[:MOST_RANKS]),
+        unseen=tuple(dict.fromkeys(told for file in files for told in file.unseen))[:MOST_UNSEEN],
         notes=tuple(notes),
+    )
+
+
+def _share(file: RankFile) -> RankShare:
+    steady = file.steps[1:]
+    return RankShare(
+        rank=file.rank,
+        peak_bytes=file.peak.allocated_bytes if file.peak else 0,
+        reserved_bytes=file.peak.reserved_bytes if file.peak else 0,
+        seconds=sum(step.seconds for step in steady) / len(steady) if steady else 0.0,
+        loss_tokens=sum(step.loss_tokens for step in file.steps),
+        image_tokens=sum(step.image_tokens for step in file.steps),
+        expert_tokens=sum(step.expert_tokens for step in file.steps),
+        outside_bytes=file.watch.outside_bytes if file.watch else None,
     )
 
 

@@ -100,6 +100,14 @@ class Refusal(_Shape):
     requested_bytes: Bytes
     allocated_bytes: Bytes
     reserved_bytes: Bytes
+    path: Short = ""
+    largest_free_block_bytes: Bytes | None = None
+
+
+class RankWatch(_Shape):
+    """What only a GPU's rank has."""
+
+    outside_bytes: Bytes | None = None
 
 
 class RankError(_Shape):
@@ -136,6 +144,8 @@ class RankFile(_Shape):
     trainable: Annotated[dict[Short, Count], Field(max_length=100)] = {}
     imports: Annotated[dict[Short, Text], Field(max_length=2000)] = {}
     patches: Annotated[dict[Short, Count], Field(max_length=500)] = {}
+    unseen: Annotated[tuple[Text, ...], Field(max_length=50)] = ()
+    watch: RankWatch | None = None
     notes: Annotated[tuple[Text, ...], Field(max_length=200)] = ()
 
 

@@ -166,6 +166,22 @@ class OutOfMemory:
     requested_bytes: int
     allocated_bytes: int
     reserved_bytes: int
+    path: str = ""  #: of the module that ran
+    largest_free_block_bytes: int | None = None  #: of what the allocator held; None: not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankShare:
+    """What one rank used and was given, over the whole run."""
+
+    rank: int
+    peak_bytes: int
+    reserved_bytes: int
+    seconds: float  #: of its steps after the first, on average
+    loss_tokens: int = 0
+    image_tokens: int = 0
+    expert_tokens: int = 0  #: rows that its routed experts were given
+    outside_bytes: int | None = None  #: in use on its device outside of the allocator; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +215,8 @@ class Measurement:
     trainable: Mapping[str, int] = field(default_factory=dict)  #: component to trainable parameters
     imports: Mapping[str, str] = field(default_factory=dict)  #: module to file
     patches: Mapping[str, int] = field(default_factory=dict)  #: stand-in to how often it was used
+    ranks: tuple[RankShare, ...] = ()  #: by rank
+    unseen: tuple[str, ...] = ()  #: what the probe could not see, in its own words
     notes: tuple[str, ...] = ()  #: observations that a reader must know, e.g. forced load balancing
     artifacts: tuple[str, ...] = ()
     seconds: float = 0.0  #: wall time of the whole trial
@@ -245,6 +263,8 @@ class Measurement:
             "trainable": dict(self.trainable),
             "imports": dict(self.imports),
             "patches": dict(self.patches),
+            "ranks": [dict(share.__dict__) for share in self.ranks],
+            "unseen": list(self.unseen),
             "notes": list(self.notes),
             "artifacts": list(self.artifacts),
             "seconds": self.seconds,
@@ -288,6 +308,8 @@ class Measurement:
                 trainable=row.get("trainable", {}),
                 imports=row.get("imports", {}),
                 patches=row.get("patches", {}),
+                ranks=tuple(RankShare(**share) for share in row.get("ranks", ())),
+                unseen=tuple(row.get("unseen", ())),
                 notes=tuple(row.get("notes", ())),
                 artifacts=tuple(row.get("artifacts", ())),
                 seconds=float(row.get("seconds", 0.0)),

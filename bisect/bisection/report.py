@@ -373,4 +373,6 @@ def _ledger_notes(ledger: Sequence[LedgerEntry]) -> list[str]:
         )
     for entry in ledger:
         notes += [note for note in entry.measurement.notes if note not in notes]
+    unseen = dict.fromkeys(told for entry in ledger for told in entry.measurement.unseen)
+    notes += [f"Not seen by the probe: {told}." for told in unseen]
     return notes

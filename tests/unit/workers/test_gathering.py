@@ -346,3 +346,22 @@ def test_the_kernels_words_are_in_the_reason(tmp_path: Path) -> None:
     killed = "Memory cgroup out of memory: Killed process 19062 (python3) total-vm:323784kB, anon-rss:65152kB"
     measured = left(tmp_path, signal=9, memory_kills=1, kernel=[FAULT_OF_A_PROGRAM, killed])
     assert measured.reason.endswith(f"the kernel killed for it: {killed}")
+
+
+def test_every_rank_is_kept_and_what_the_probe_could_not_see_is_told_once(tmp_path: Path) -> None:
+    rows = []
+    for rank in range(3):
+        row = rank_row(rank, 3) | {"unseen": ["inside a CUDA graph"], "watch": {"outside_bytes": 70 + rank}}
+        for step in row["steps"]:
+            step |= {"image_tokens": 5 * rank, "expert_tokens": 7 * rank}
+        rows.append(row)
+    measured = left(tmp_path, *rows)
+    assert measured.unseen == ("inside a CUDA graph",)
+    assert [share.rank for share in measured.ranks] == [0, 1, 2]
+    count = len(measured.steps)
+    assert [share.image_tokens for share in measured.ranks] == [0, 5 * count, 10 * count]
+    assert [share.expert_tokens for share in measured.ranks] == [0, 7 * count, 14 * count]
+    assert [share.outside_bytes for share in measured.ranks] == [70, 71, 72]
+    assert measured.peak is not None
+    assert measured.peak.allocated_bytes == max(share.peak_bytes for share in measured.ranks)
+    assert Measurement.from_json(measured.to_json()) == measured
