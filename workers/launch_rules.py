@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from bisection.adapters.profiles import Profile
+from bisection.criteria import CriterionKind
 from workers.step_needs import needs_of_words
 
 _WORD = re.compile(r"\{([a-z][a-z0-9_]*)\}")
@@ -19,9 +20,10 @@ _RUNNERS = ("scripts/training/run_recipe.py", "finetune_qwen_vl.py")
 
 def broken_rules(profile: Profile) -> Iterator[str]:
     """Each broken rule as a sentence that names the era and the repair."""
-    default = profile.default_criterion()
-    if default and profile.refuses(default):
-        yield f"criterion: {profile.refuses(default)}; name real data"
+    yield from _of_the_criterion(profile)
+    container, slurm = profile.container, profile.slurm
+    if container and slurm and slurm.nodes > 1 and not container.network:
+        yield "container: ranks of several nodes meet over the network: write network: true"
     known = {"python", "environment", "workspace", "trial", "steps", "data", *profile.places}
     for adapter in profile.launch:
         if not adapter.command:
@@ -42,6 +44,19 @@ def broken_rules(profile: Profile) -> Iterator[str]:
             yield f"{era}{profile.steps} steps are too few: {needs.why}; set `steps` to {needs.least} or more"
         if any(word.endswith(_RUNNERS) for word in adapter.command):
             yield from (era + broken for broken in _of_a_runner(adapter.command))
+
+
+def _of_the_criterion(profile: Profile) -> Iterator[str]:
+    criterion = profile.default_criterion()
+    if criterion is None or profile.data.kind != "mock":
+        return
+    if profile.refuses(criterion):
+        yield f"criterion: {profile.refuses(criterion)}; name real data"
+    elif criterion.kind is not CriterionKind.CRASH:
+        yield (
+            f"criterion: where the model reads images, {criterion.kind} is not judged on mock data, "
+            "and every trial would be skipped; name real data"
+        )
 
 
 def _of_a_runner(command: tuple[str, ...]) -> Iterator[str]:

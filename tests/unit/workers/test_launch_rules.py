@@ -72,3 +72,10 @@ def test_speed_on_mock_data_is_told_before_anything_runs() -> None:
     (line,) = broken(*HONEST, data={"kind": "mock"}, criterion=criterion)
     assert "throughput means nothing on mock data" in line
     assert broken(*HONEST, criterion=criterion) == []
+
+
+def test_memory_on_mock_data_is_doubted_and_a_crash_is_not() -> None:
+    memory = {"kind": "out_of_memory", "capacity_bytes": 2**36}
+    (line,) = broken(*HONEST, data={"kind": "mock"}, criterion=memory)
+    assert "out_of_memory is not judged on mock data" in line
+    assert broken(*HONEST, data={"kind": "mock"}, criterion={"kind": "crash"}) == []
