@@ -10,7 +10,7 @@ import pytest
 from bisection.commits import Commit, CommitRange, State
 from bisection.criteria import Criterion, CriterionKind
 from bisection.ledger import LedgerEntry, Purpose, Trial
-from bisection.measurement import Measurement, Outcome
+from bisection.measurement import Control, Measurement, Outcome, Work
 from bisection.reuse import ContentKeys, Job, counts_here, is_own
 from bisection.search import Search
 from bisection.specification import BisectionSpec, Budget
@@ -96,6 +96,33 @@ def test_only_what_agrees_with_what_was_measured_here_counts(candidate: Measurem
     own = [measured(2)]
     assert counts_here(OOM, candidate, State(commit=hash_of(1)), own, keys) is counts
     assert not counts_here(OOM, candidate, State(commit=hash_of(1)), [], keys)
+
+
+def controlled(number: int, control: int | None, **fields: Any) -> Measurement:
+    """Measured beside a control at this commit."""
+    state = None if control is None else State(commit=hash_of(control))
+    beside = state and Control(state=state, outcome=Outcome.COMPLETED, work=Work(steps=()))
+    return measured(number, control=beside, **fields)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "own", "counts"),
+    [
+        (controlled(1, 2), controlled(2, 2), True),
+        (controlled(1, 3), controlled(2, 2), False),  # how fast that one is, nobody knows here
+        (controlled(1, None), controlled(2, 2), False),
+        (controlled(1, 2), controlled(2, None), False),
+        (controlled(1, None), controlled(2, None), True),
+        (controlled(1, None, outcome=Outcome.CRASHED), controlled(2, 2), True),  # it needed none
+    ],
+)
+def test_a_speed_counts_only_beside_the_same_control(
+    candidate: Measurement, own: Measurement, counts: bool
+) -> None:
+    keys = ContentKeys(spec_of(commit(1, "x"), commit(2, "y")), JOB)
+    speed = Criterion(kind=CriterionKind.THROUGHPUT, threshold=1.0)
+    assert counts_here(speed, candidate, State(commit=hash_of(1)), [own], keys) is counts
+    assert counts_here(OOM, candidate, State(commit=hash_of(1)), [own], keys)
 
 
 def test_another_lock_may_have_another_environment() -> None:
