@@ -33,6 +33,12 @@ may work, and nobody has seen it.
 
 ## Combinations
 """
+_LAUNCHERS = """
+## Launchers and containers
+
+By what a trial's command was started, and around it which container. Rows without a result are untested;
+`firstbad doctor` says so of a host that is to use one.
+"""
 _SHIPPED = """
 ## Shipped profiles
 
@@ -42,9 +48,31 @@ which commit is tested against facts of real commits; that a command then trains
 """
 
 
-def page(runs: Sequence[dict[str, Any]]) -> str:
+def page(runs: Sequence[dict[str, Any]], launchers: Sequence[dict[str, Any]] = ()) -> str:
     """The whole document. Raises ValueError for a run without what makes it believable."""
-    return "\n".join([_HEAD, *_combinations(runs), _SHIPPED, *_profiles(runs)]) + "\n"
+    parts = [_HEAD, *_combinations(runs), _LAUNCHERS, *_launched(launchers), _SHIPPED, *_profiles(runs)]
+    return "\n".join(parts) + "\n"
+
+
+def _launched(launchers: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield _row(["launcher", "container", "what", "result", "date", "by"])
+    yield _row(["---"] * 6)
+    for row in launchers:
+        if row["result"] and not (row.get("date") and row.get("command")):
+            raise ValueError(
+                f"{row['launcher']} with {row['container']} has a result, but no date or command"
+            )
+        result = row["result"] or UNTESTED
+        yield _row(
+            [
+                row["launcher"],
+                row["container"],
+                row["what"],
+                result,
+                row.get("date", ""),
+                row.get("command", ""),
+            ]
+        )
 
 
 def _combinations(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -83,7 +111,8 @@ def _row(cells: Sequence[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare only")
-    wanted = page(json.loads(RUNS.read_text(encoding="utf-8"))["runs"])
+    entered = json.loads(RUNS.read_text(encoding="utf-8"))
+    wanted = page(entered["runs"], entered["launchers"])
     if not parser.parse_args().check:
         PAGE.write_text(wanted, encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != wanted:

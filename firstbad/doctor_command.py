@@ -16,6 +16,7 @@ from bisection.quantities import counted
 from firstbad.bootstrap import open_catalogue, open_database
 from firstbad.embedded import find_running
 from firstbad.settings import Settings, read_settings
+from workers.container_checks import check_containers
 from workers.host_checks import Check, Health, check_clock, check_host, guarded
 from workers.profile_checks import check_profile
 
@@ -70,7 +71,7 @@ def _all_checks(settings: Settings, catalogue: Catalogue, names: list[str]) -> I
     yield "installation", guarded("catalogue", read_catalogue)
     yield "installation", guarded("database", lambda: _database(settings))
     yield "installation", guarded("broker", lambda: _broker(settings))
-    for check in check_host(settings.home, known):
+    for check in (*check_host(settings.home, known), *check_containers(known)):
         yield "host", check
     for name in names:
         try:

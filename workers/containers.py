@@ -20,6 +20,8 @@ from workers import container_run
 from workers.launching import Launch
 from workers.supervisor import Result
 
+#: What no test of firstbad's has ever run; the doctor and docs/compatibility.md say so, too.
+UNTESTED = frozenset({"apptainer", "pyxis"})
 _PROGRAM = "container-program.txt"
 #: What a container's program needs of the worker's environment; the trial's own goes in by words.
 _CLIENTS = (

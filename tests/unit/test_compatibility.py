@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 
 from benchmarks.compatibility import PAGE, RUNS, UNTESTED, page
+from bisection.adapters.containers import Container
 from firstbad.shipped_profiles import names
+from workers.containers import UNTESTED as UNTESTED_RUNTIMES
 
 RUN = {"bridge": "9.9", "core": "9.9", "torch": "9", "python": "3", "device": "cuda"}
 RAN = {
@@ -21,9 +24,17 @@ RAN = {
 
 
 def test_the_page_is_what_would_be_written_today() -> None:
-    assert PAGE.read_text() == page(json.loads(RUNS.read_text())["runs"]), (
+    entered = json.loads(RUNS.read_text())
+    assert PAGE.read_text() == page(entered["runs"], entered["launchers"]), (
         "run python -m benchmarks.compatibility"
     )
+
+
+def test_the_doctor_and_the_page_call_the_same_runtimes_untested() -> None:
+    rows = json.loads(RUNS.read_text())["launchers"]
+    runtimes = get_args(Container.model_fields["runtime"].annotation)
+    tried = {name for name in runtimes for row in rows if row["result"] and name in row["container"].lower()}
+    assert set(runtimes) - tried == UNTESTED_RUNTIMES
 
 
 def test_what_was_not_run_is_untested_and_so_is_every_shipped_profile() -> None:
