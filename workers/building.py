@@ -1,9 +1,10 @@
 """Builds folders once a host: under a lock, by whichever worker comes first, failures remembered.
 
 What is built (an environment, an overlay) is the caller's matter; here live the
-lock, the marker that tells a whole folder from a half-made one, the supervised steps
-and the memory of failures. A builder that is killed frees the lock only when its last
-process is gone, so no second builder meets the first one's leftovers at work.
+lock, the marker that tells a whole folder from a half-made one, the supervised steps,
+the memory of failures, and what goes when the disk's budget is spent. A builder that is killed
+frees the lock only when its last process is gone, so no second builder meets the first one's
+leftovers at work. Whoever uses a folder shares its lock meanwhile: what is in use is never removed.
 
 Errors::
 
@@ -20,11 +21,12 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from workers.disk_budget import Kept, beyond
 from workers.requirement_lock import Unbuildable
 from workers.supervision import Cancelled, SupervisorLost, read_bounded, run_supervised
 from workers.supervisor import write_atomically
@@ -38,7 +40,9 @@ _MARKER = "complete.json"
 #: What a builder may inherit: programs, and the way to the network and the indexes. No service secret.
 _INHERITED = re.compile(
     r"PATH|HOME|TMPDIR|LANG|(PIP|UV)_.*|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
-    r"|XDG_(CONFIG|CACHE)_HOME|XDG_CONFIG_DIRS|https?_proxy|all_proxy|no_proxy",
+    r"|XDG_(CONFIG|CACHE)_HOME|XDG_CONFIG_DIRS|https?_proxy|all_proxy|no_proxy"
+    # Where Docker and Podman listen, keep images and are logged in.
+    r"|XDG_RUNTIME_DIR|DOCKER_(HOST|CONTEXT|CONFIG)|CONTAINER_HOST|CONTAINERS_[A-Z_]+|REGISTRY_AUTH_FILE",
     re.IGNORECASE,
 )
 #: How pip, uv and the operating system say that the fault is not the package's.
@@ -56,12 +60,32 @@ class BuildHostError(RuntimeError):
     """This host could not build: disk, network or index. The state may be fine."""
 
 
+class Claim:
+    """A lock shared by all that use a folder. It is given up with the last reference to it.
+
+    Handed to a supervisor (``held``), it lasts as long as the last process of what runs there.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._given_up = False
+
+    def give_up(self) -> None:
+        if not self._given_up:
+            self._given_up = True
+            os.close(self.descriptor)
+
+    def __del__(self) -> None:
+        self.give_up()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A folder that is whole, and what its builder noted."""
+    """A folder that is whole, and the claim on it."""
 
     folder: Path
     made_now: bool
+    claim: Claim
 
 
 class BuildSteps:
@@ -111,48 +135,116 @@ class BuildSteps:
 def build_once(
     kept: Path,
     key: str,
-    build: Callable[[Path, BuildSteps], None],
+    build: Callable[[Path, BuildSteps], int | None],
     *,
     progress: Callable[[str], None],
     cancelled: Callable[[], bool],
+    still_whole: Callable[[Path], bool] = lambda _: True,
 ) -> Built:
     """The folder ``kept / key``, built there if it is not whole yet.
 
     It is built in place, since programs in an environment name the folder they are in;
-    a marker written last makes it whole. Raises what ``build`` raises, and a remembered
-    Unbuildable without building.
+    a marker written last makes it whole. ``build`` may answer the bytes of what it keeps elsewhere,
+    and ``still_whole`` says of a whole folder whether that is still there.
+    Raises what ``build`` raises, and a remembered Unbuildable without building.
     """
     folder = kept / key
-    if _is_whole(folder):
-        return Built(folder=folder, made_now=False)
     locks = kept / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
-    lock = os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        _wait_for(lock, progress, cancelled)
-        if _is_whole(folder):
-            return Built(folder=folder, made_now=False)
-        failure = kept / ".failures" / f"{key}.json"
-        _raise_remembered(failure)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+
+    def whole(folder: Path) -> bool:
+        return _is_whole(folder) and still_whole(folder)
+
+    while True:
+        claim = Claim(os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        lock, made_now = claim.descriptor, False
         try:
-            build(folder, BuildSteps(folder, lock, progress, cancelled))
-        except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, Unbuildable):
-                _remember(failure, error)
+            if not whole(folder):
+                _wait_for(lock, fcntl.LOCK_EX, progress, cancelled)
+                if not whole(folder):
+                    _build(kept, key, build, BuildSteps(folder, lock, progress, cancelled))
+                    made_now = True
+            # Between the two locks somebody may throw it out: then it is built again.
+            _wait_for(lock, fcntl.LOCK_SH, progress, cancelled)
+            if whole(folder):
+                os.utime(folder / _MARKER)
+                return Built(folder=folder, made_now=made_now, claim=claim)
+        except BaseException:
+            claim.give_up()  # an error that somebody keeps would keep it, too
             raise
-        write_atomically(folder / _MARKER, json.dumps({"version": 1, "key": key}))
-        return Built(folder=folder, made_now=True)
-    finally:
-        os.close(lock)
+
+
+def _build(kept: Path, key: str, build: Callable[[Path, BuildSteps], int | None], steps: BuildSteps) -> None:
+    folder = kept / key
+    failure = kept / ".failures" / f"{key}.json"
+    _raise_remembered(failure)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        elsewhere = build(folder, steps) or 0
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, Unbuildable):
+            _remember(failure, error)
+        raise
+    size = elsewhere + sum(_sizes(folder))
+    write_atomically(folder / _MARKER, json.dumps({"version": 1, "key": key, "bytes": size}))
+
+
+def throw_out_unused(
+    places: Sequence[Path], budget_bytes: int, before: Callable[[Path], None] = lambda _: None
+) -> list[str]:
+    """Removes what was longest not used, until the rest of all the places fits; the names of what went.
+
+    ``before`` is called with a folder that goes, to remove what belongs to it elsewhere. What somebody
+    uses or builds stays, whatever the budget says.
+    """
+    gone = []
+    for thing in beyond(budget_bytes, (thing for kept in places for thing in _kept_in(kept))):
+        lock = os.open(
+            thing.folder.parent / ".locks" / thing.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before(thing.folder)
+            (thing.folder / _MARKER).unlink(missing_ok=True)  # first: what is half gone is not whole
+            shutil.rmtree(thing.folder, ignore_errors=True)
+            gone.append(thing.name)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+    return gone
+
+
+def _kept_in(kept: Path) -> Iterator[Kept]:
+    for marker in kept.glob(f"*/{_MARKER}"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            row = json.loads(marker.read_text(encoding="utf-8"))
+            size = int(row["bytes"]) if "bytes" in row else sum(_sizes(marker.parent))
+            yield Kept(
+                used_ns=marker.stat().st_mtime_ns, name=marker.parent.name, bytes=size, folder=marker.parent
+            )
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """Bytes on the disk, file by file. What is linked to from elsewhere (uv's cache) counts in full."""
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                yield os.lstat(os.path.join(above, name)).st_blocks * 512
 
 
 def build_environment() -> dict[str, str]:
     """What build commands see: nothing of the service's."""
     kept = {name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)}
-    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
+    return {
+        **kept,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PYTHONNOUSERSITE": "1",
+        "BUILDKIT_PROGRESS": "plain",  # its bars would hide which instruction of a Dockerfile failed
+    }
 
 
 def uv_program() -> str | None:
@@ -165,11 +257,11 @@ def _is_whole(folder: Path) -> bool:
     return (folder / _MARKER).is_file()
 
 
-def _wait_for(lock: int, progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
+def _wait_for(lock: int, how: int, progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
     told = False
     while True:
         with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
             return
         if not told:
             progress("waiting for another worker that builds the same environment")

@@ -14,7 +14,7 @@ from pathlib import Path
 from bisection.adapters.catalogue import Catalogue, Profile
 from bisection.commits import State
 from bisection.quantities import counted
-from workers.environments import Environments, PreparedEnvironment
+from workers.environments import Environments, PreparedEnvironment, image_program
 from workers.host_checks import Check, Health, check_torch, guarded
 from workers.launch_rules import broken_rules
 from workers.launching import plan_launch
@@ -81,8 +81,16 @@ def _in_workspace(
             return file.read_bytes()[:_FILE_LIMIT_BYTES].decode() if file.is_file() else None
 
         path = profile.environment.lock
-        text = plain_lock(path, read) if path is not None else None
-        prepared = Environments(root).prepare(profile.environment, text, {}, progress=progress)
+        locked = profile.environment.locked
+        text = plain_lock(path, read, must_be_current=locked) if path is not None else None
+        prepared = Environments(root).prepare(
+            profile.environment,
+            text,
+            {},
+            tree=workspace.folder,
+            image_program=image_program(profile),
+            progress=progress,
+        )
         made.append(prepared)
         return Check(name="environment", health=Health.WELL, found=str(prepared.python))
 
@@ -98,7 +106,7 @@ def _in_workspace(
         return Check(name="launch", health=Health.WELL, found=f"{counted(launch.processes, 'rank')}: {shown}")
 
     yield guarded("launch", plan)
-    if profile.slurm is None:
+    if profile.slurm is None and not made[0].image:
         yield guarded("torch", lambda: check_torch(made[0].python, {"PATH": "/usr/local/bin:/usr/bin:/bin"}))
 
 

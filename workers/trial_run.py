@@ -29,7 +29,7 @@ from bisection.measurement import Measurement, Outcome
 from workers import containers, slurm_job
 from workers.building import BuildHostError
 from workers.credentials import without_credentials
-from workers.environments import Environments, PreparedEnvironment
+from workers.environments import Environments, PreparedEnvironment, image_program
 from workers.eras import NoAdapter, OverrideRefused, choose_adapter
 from workers.gathering import gather
 from workers.launchers import Ground, launch_here, launch_in_slurm
@@ -203,9 +203,19 @@ class _Run:
 
     def _environment(self, trial: Trial, workspace: Workspace) -> PreparedEnvironment:
         wanted = self._profile.environment
-        lock = plain_lock(wanted.lock, lambda path: self._text(workspace, path)) if wanted.lock else None
+        lock = None
+        if wanted.lock:
+            lock = plain_lock(
+                wanted.lock, lambda path: self._text(workspace, path), must_be_current=wanted.locked
+            )
         return Environments(self._root).prepare(
-            wanted, lock, dict(trial.state.packages), progress=self._progress, cancelled=self._cancelled
+            wanted,
+            lock,
+            dict(trial.state.packages),
+            tree=workspace.folder,
+            image_program=image_program(self._profile),
+            progress=self._progress,
+            cancelled=self._cancelled,
         )
 
     def _text(self, workspace: Workspace, path: str) -> str | None:
@@ -225,7 +235,7 @@ class _Run:
             time_limit_seconds=limit,
             cancelled=self._cancelled,
             say=lambda line: self._progress(self._told(line)),
-            held=(self._place.lock,),
+            held=(self._place.lock, *environment.locks),
             mark=self._place.mark,
             gpus=self._profile.device == "cuda",
         )

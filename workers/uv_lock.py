@@ -16,6 +16,10 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
 from workers.building import BuildHostError, build_environment, uv_program
 from workers.requirement_lock import Unbuildable
 
@@ -31,11 +35,11 @@ _FROM_GIT = re.compile(
 _IN_THE_TREE = re.compile(r"(-e )?\.{0,2}/?[\w./-]*/[\w./-]*(\s*;.*)?")
 
 
-def plain_lock(path: str, read: Callable[[str], str | None]) -> str | None:
+def plain_lock(path: str, read: Callable[[str], str | None], *, must_be_current: bool = False) -> str | None:
     """The lock at a path of the tree in lines of ``name==version``; None if the tree has none.
 
-    ``read`` gives the text of a file of the tree, or None. Raises Unbuildable, or BuildHostError
-    where uv is missing.
+    ``read`` gives the text of a file of the tree, or None. ``must_be_current`` refuses a uv.lock that its
+    project has left behind. Raises Unbuildable, or BuildHostError where uv is missing.
     """
     text = read(path)
     if text is None or PurePosixPath(path).name != "uv.lock":
@@ -43,6 +47,11 @@ def plain_lock(path: str, read: Callable[[str], str | None]) -> str | None:
     project = read(str(PurePosixPath(path).with_name("pyproject.toml")))
     if project is None:
         raise Unbuildable("reading the lock", f"{path} has no pyproject.toml beside it")
+    if must_be_current and (moved := _left_behind(text, project)):
+        raise Unbuildable(
+            "checking that the lock is current",
+            f"{path} was not made from its pyproject.toml, which asks for: {', '.join(moved)}",
+        )
     return _plain(_exported(text, project), _versions(text))
 
 
@@ -68,6 +77,28 @@ def _exported(lock: str, project: str) -> str:
     if done.returncode != 0:
         raise Unbuildable("reading the lock", f"uv export: {done.stderr.decode(errors='replace')}")
     return done.stdout.decode(errors="replace")
+
+
+def _left_behind(lock: str, project: str) -> list[str]:
+    """The project's own requirements that the lock was not made from.
+
+    uv's `--locked` asks the indexes anew; this compares what the lock itself says of the project, so it
+    needs no network, and sees no change of groups, sources or overrides.
+    """
+    try:
+        about = tomllib.loads(project)["project"]
+        wanted = [Requirement(line) for line in about.get("dependencies", [])]
+        packages = tomllib.loads(lock).get("package", [])
+        own = next(p for p in packages if canonicalize_name(p["name"]) == canonicalize_name(about["name"]))
+        rows = own.get("metadata", {}).get("requires-dist", [])
+        known = {
+            (canonicalize_name(row["name"]), SpecifierSet(row.get("specifier", "")))
+            for row in rows
+            if "extra ==" not in row.get("marker", "")
+        }
+    except (tomllib.TOMLDecodeError, InvalidRequirement, InvalidSpecifier, KeyError, StopIteration) as error:
+        raise Unbuildable("checking that the lock is current", f"{type(error).__name__}: {error}") from error
+    return [str(one) for one in wanted if (canonicalize_name(one.name), one.specifier) not in known]
 
 
 def _versions(lock: str) -> dict[str, str]:

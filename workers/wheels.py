@@ -11,12 +11,12 @@ import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from workers.building import BuildSteps, Built, build_once, uv_program
+from workers.building import BuildSteps, Built, Claim, build_once, uv_program
 from workers.requirement_lock import Pin, normalised
 
 
@@ -27,10 +27,11 @@ class Overlay:
     key: str
     folder: Path
     pin: Pin
+    claim: Claim | None = field(default=None, compare=False, repr=False)  #: while it is held, it is kept
 
 
 def make_overlay(
-    root: Path,
+    kept: Path,
     pin: Pin,
     *,
     python: Path,
@@ -39,7 +40,10 @@ def make_overlay(
     progress: Callable[[str], None],
     cancelled: Callable[[], bool],
 ) -> Overlay:
-    """The package's folder, made if it is not there. Raises Unbuildable, BuildHostError, Cancelled."""
+    """The package's folder, made below ``kept`` if it is not there.
+
+    Raises Unbuildable, BuildHostError or Cancelled.
+    """
     wheels = find_wheels(pin, find_links)
     source = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels] or ["index"]
     # Which of several wheels is taken, and what an index gives, is the Python's and platform's matter.
@@ -63,8 +67,8 @@ def make_overlay(
         )
         shutil.rmtree(packages / "bin", ignore_errors=True)  # scripts of a folder that will be renamed
 
-    built: Built = build_once(root / "overlays", key, build, progress=progress, cancelled=cancelled)
-    return Overlay(key=key, folder=built.folder / "packages", pin=pin)
+    built: Built = build_once(kept, key, build, progress=progress, cancelled=cancelled)
+    return Overlay(key=key, folder=built.folder / "packages", pin=pin, claim=built.claim)
 
 
 def find_wheels(pin: Pin, find_links: Sequence[str]) -> list[Path]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -238,3 +242,125 @@ def test_a_build_command_sees_no_secret(tmp_path: Path, monkeypatch: pytest.Monk
     build_once(tmp_path, "key", build, progress=lambda _: None, cancelled=lambda: False)
     assert "PATH" in seen[0]
     assert "secret" not in seen[0]
+
+
+# -- what else decides an environment, and what is kept ------------------------------
+
+
+def test_what_the_profile_names_of_the_tree_decides_the_environment(tmp_path: Path, links: Path) -> None:
+    inputs = ["pyproject.toml", "docker/patches", "docker/Dockerfile.ci"]
+    wanted = Environment.model_validate({**VENV, "find_links": [str(links)], "inputs": inputs})
+    tree = tmp_path / "tree"
+    (tree / "docker" / "patches").mkdir(parents=True)
+    (tree / "pyproject.toml").write_text("[project]\n")
+
+    def key() -> str:
+        return Environments(tmp_path / "root").prepare(wanted, "base==1.0\n", {}, tree=tree).key
+
+    keys = [key()]
+    (tree / "train.py").write_text("not named\n")
+    assert key() == keys[0]
+    for name in ("docker/patches/deepep.patch", "docker/Dockerfile.ci", "pyproject.toml"):
+        (tree / name).write_text(f"another {name}\n")
+        keys.append(key())
+    assert len(set(keys)) == len(keys)
+
+
+def test_only_the_helpers_are_compiled_where_only_the_gitlink_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second tree has another helpers.cpp and the same lock; a third one is the first again."""
+    source = (
+        "#include <Python.h>\n"
+        'static PyModuleDef made = {PyModuleDef_HEAD_INIT, "helpers_cpp", "version VERSION", -1};\n'
+        "PyMODINIT_FUNC PyInit_helpers_cpp() { return PyModule_Create(&made); }\n"
+    )
+    monkeypatch.delenv("UV_NO_INDEX")
+    folder = "3rdparty/Megatron-LM/megatron/core/datasets"
+    wanted = Environment.model_validate({**VENV, "helpers": [folder, "not/in/this/tree"]})
+    environments = Environments(tmp_path / "root")
+    for number, version in enumerate((1, 2, 1)):
+        tree = tmp_path / f"tree-{number}"
+        (tree / folder).mkdir(parents=True)
+        (tree / folder / "helpers.cpp").write_text(source.replace("VERSION", str(version)))
+        said: list[str] = []
+        prepared = environments.prepare(wanted, "pybind11==3.0.1\n", {}, tree=tree, progress=said.append)
+        steps = [line for line in said if re.fullmatch(r"making a .*|compiling .*helpers\.cpp", line)]
+        assert steps == [
+            *(["making a virtual environment"] if number == 0 else []),
+            *([f"compiling {folder}/helpers.cpp"] if number < 2 else []),
+        ]
+        code = f"import sys; sys.path.insert(0, {str(tree / folder)!r}); import helpers_cpp as h"
+        assert says(prepared, f"{code}; print(h.__doc__)") == f"version {version}"
+
+
+def test_helpers_that_do_not_compile_say_so(tmp_path: Path, links: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "helpers.cpp").write_text("no C++\n")
+    wanted = interpreter(helpers=["core"])
+    with pytest.raises(Unbuildable, match=r"core/helpers\.cpp"):
+        Environments(tmp_path / "root").prepare(wanted, None, {}, tree=tmp_path)
+
+
+def test_a_package_built_from_source_is_built_once_however_many_environments_hold_it(
+    tmp_path: Path, links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    builds = tmp_path / "builds"
+    backend = (
+        "import pathlib, shutil\n"
+        "def build_wheel(folder, *_):\n"
+        f"    with open({str(builds)!r}, 'a') as log: log.write('x')\n"
+        f"    return pathlib.Path(shutil.copy({str(links / 'base-1.0-py3-none-any.whl')!r}, folder)).name\n"
+    )
+    project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    with tarfile.open(sources / "base-1.0.tar.gz", "w:gz") as sdist:
+        info = "Metadata-Version: 2.1\nName: base\nVersion: 1.0\n"
+        for name, text in (("backend.py", backend), ("pyproject.toml", project), ("PKG-INFO", info)):
+            entry = tarfile.TarInfo(f"base-1.0/{name}")
+            entry.size = len(text)
+            sdist.addfile(entry, io.BytesIO(text.encode()))
+    (tmp_path / "photos").mkdir()
+    shutil.copy(links / "photos-2.0-py3-none-any.whl", tmp_path / "photos")
+    wanted = Environment.model_validate({**VENV, "find_links": [str(sources), str(tmp_path / "photos")]})
+    environments = Environments(tmp_path / "root")
+    first = environments.prepare(wanted, "base==1.0\n", {})
+    second = environments.prepare(wanted, "base==1.0\nphotos==2.0\n", {})
+    assert first.key != second.key
+    assert says(second, "import base, photos; print(base.version, photos.version)") == "base 1.0 2.0"
+    assert builds.read_text() == "x"
+
+
+def test_the_environment_that_was_longest_not_used_goes_and_one_in_use_stays(
+    tmp_path: Path, links: Path
+) -> None:
+    wanted = Environment.model_validate({**VENV, "find_links": [str(links)]})
+    environments = Environments(tmp_path / "root", budget_bytes=1)
+    in_use = environments.prepare(wanted, "base==1.0\n", {})
+    unused = environments.prepare(wanted, "photos==1.0\n", {}).python
+    assert in_use.python.exists()
+    assert unused.exists(), "whoever made it may start it"
+    said: list[str] = []
+    newest = environments.prepare(wanted, "photos==2.0\n", {}, progress=said.append)
+    assert [path.exists() for path in (in_use.python, unused, newest.python)] == [True, False, True]
+    assert any("threw out the environment" in line for line in said)
+    again = environments.prepare(wanted, "photos==1.0\n", {})
+    assert says(again, "import photos; print(photos.version)") == "1.0"
+
+
+def test_what_a_trial_holds_outlives_its_worker(tmp_path: Path, links: Path) -> None:
+    """The worker is gone, a process of the trial holds the descriptor: nothing is thrown out."""
+    wanted = Environment.model_validate({**VENV, "find_links": [str(links)]})
+    environments = Environments(tmp_path / "root", budget_bytes=1)
+    held = environments.prepare(wanted, "base==1.0\n", {})
+    with subprocess.Popen(["sleep", "60"], pass_fds=held.locks) as trial:
+        python = held.python
+        del held
+        environments.prepare(wanted, "photos==1.0\n", {})
+        environments.prepare(wanted, "photos==2.0\n", {})
+        assert python.exists()
+        trial.kill()
+    environments.prepare(wanted, "base==1.0\nphotos==2.0\n", {})
+    assert not python.exists()

@@ -145,18 +145,19 @@ class Profile(Shape):
             )
         if (self.environment.kind == "image") != (self.container is not None):
             raise ValueError("environment.kind image and `container` (how it is run) need each other")
-        if self.container and self.environment.dockerfile:
-            builder = self.environment.container_program
-            if self.container.runtime != builder:
-                raise ValueError(f"what {builder} builds is not {self.container.runtime}'s to run: name one")
+        builders = ("docker", "podman")
+        if self.container and self.environment.dockerfile and self.container.runtime not in builders:
+            raise ValueError(
+                f"{self.container.runtime} builds no Dockerfile: name docker or podman, or an `image`"
+            )
         if self.container and self.container.runtime == "pyxis" and not self.slurm:
             raise ValueError("container.runtime pyxis needs `slurm`: it is a part of srun")
-        if all(adapter.refused for adapter in self.launch):
         if self.steps < self.warmup_steps + FEWEST_TIMED_STEPS:
             raise ValueError(
                 f"steps is {self.steps}: after warmup_steps ({self.warmup_steps}) at least "
                 f"{FEWEST_TIMED_STEPS} must be left to be timed"
             )
+        if all(adapter.refused for adapter in self.launch):
             raise ValueError("launch needs at least one adapter with a command")
         self.default_criterion()
         return self
@@ -170,7 +171,6 @@ class Profile(Shape):
             values["capacity_bytes"] = self.criterion.capacity_bytes or self.capacity_bytes
         return Criterion(**values)
 
-    @property
     def refuses(self, criterion: Criterion) -> str:
         """Why a criterion cannot be judged by this job, as a part of a sentence; "" where it can."""
         if self.data.kind == "mock" and criterion.kind is CriterionKind.THROUGHPUT:
@@ -180,6 +180,7 @@ class Profile(Shape):
             )
         return ""
 
+    @property
     def newest_adapter(self) -> LaunchAdapter:
         """The one for the newest commits, which is the last: how people start the job by hand."""
         return next(adapter for adapter in reversed(self.launch) if adapter.command)
@@ -196,8 +197,8 @@ class Profile(Shape):
             "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
             *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
             *(["renamed"] if self.renamed else []), *(["container"] if self.container else []),
-            # What one profile may tell must not come to another by a measurement taken over.
             *(["warmup_steps"] if self.warmup_steps > 1 else []),
+            # What one profile may tell must not come to another by a measurement taken over.
             *(["privacy"] if self.privacy != Privacy() else []),
         }  # fmt: skip
         row = self.model_dump(mode="json", include=decides)

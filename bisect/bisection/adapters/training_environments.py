@@ -47,7 +47,6 @@ class Environment(Shape):
     dockerfile: PathInTree | None = None
     base_image: Text | None = None  #: the Dockerfile's build argument BASE_IMAGE, by digest
     build_options: tuple[Annotated[Text, AfterValidator(_build_option)], ...] = ()  #: in their long form
-    container_program: Literal["podman", "docker"] = "podman"
 
     @field_validator("lock", "dockerfile")
     @classmethod
@@ -78,6 +77,10 @@ class Environment(Shape):
             raise ValueError("kind image, and no other, needs either `image` or `dockerfile`")
         if self.kind == "image" and (self.overlay or self.helpers or self.pip_first):
             raise ValueError("overlay, helpers and pip_first are not for kind image: its Dockerfile installs")
+        if self.inputs and (self.kind == "interpreter" or self.image):
+            raise ValueError(
+                "inputs decide what is made, and nothing is made of an interpreter or image that exists"
+            )
         if not self.dockerfile and (self.base_image or self.build_options):
             raise ValueError("base_image and build_options belong to a `dockerfile`")
         return self

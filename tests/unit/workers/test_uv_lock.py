@@ -123,3 +123,28 @@ def test_a_lock_below_the_top_takes_the_project_beside_it() -> None:
 def test_what_uv_cannot_read_is_the_states_fault(files: Mapping[str, str], says: str) -> None:
     with pytest.raises(Unbuildable, match=says):
         plain_lock("uv.lock", files.get)
+
+
+def test_a_lock_that_its_project_left_behind_is_refused_where_it_must_be_current() -> None:
+    own = """
+[[package]]
+name = "nightly"
+version = "1.0"
+source = { editable = "." }
+
+[package.metadata]
+requires-dist = [
+    { name = "alpha", specifier = ">=1.0,<2" },
+    { name = "linter", marker = "extra == 'dev'" },
+]
+"""
+    project = '[project]\nname = "Nightly"\nversion = "1.0"\ndependencies = ["Alpha<2,>=1.0"]\n'
+    tree = {"uv.lock": f"version = 1\nrequires-python = '>=3.11'\n{own}", "pyproject.toml": project}
+    assert plain_lock("uv.lock", tree.get) is not None
+    for moved in ('"alpha<3,>=1.0"', '"Alpha<2,>=1.0", "linter"'):
+        tree["pyproject.toml"] = project.replace('"Alpha<2,>=1.0"', moved)
+        with pytest.raises(
+            Unbuildable, match=r"was not made from its pyproject\.toml, which asks for"
+        ) as error:
+            plain_lock("uv.lock", tree.get, must_be_current=True)
+        assert error.value.step == "checking that the lock is current"
