@@ -251,6 +251,7 @@ def memory_group() -> Iterator[MemoryGroup]:
     made.remove()
 
 
+@pytest.mark.long  # the host's count of kills would rise beside other tests
 def test_the_kernels_kill_for_memory_is_told_by_its_own_count(host: Host, memory_group: MemoryGroup) -> None:
     """Worker and trial are in one control group, as in a container of theirs: the trial is what goes."""
     state = State(commit=host.commit(train__py="x = b'1' * 2**30"))
