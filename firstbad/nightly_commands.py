@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from bisection.rendering.escaping import visible
 from firstbad.asking import EXIT_USAGE, EXIT_WRONG, fail, open_client, out, print_json
@@ -42,15 +41,10 @@ def deliveries(
     if as_json:
         print_json(rows)
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("id", "received", "event", "repository", "status", "why"):
-        table.add_column(name)
     for row in rows:
-        table.add_row(
-            row["id"], row["received_at"][:19], row["event"], row["repository"] or "", row["status"],
-            visible(row["why"], limit=200),
-        )  # fmt: skip
-    out.print(table)
+        head = f"{row['id']}  {row['received_at'][:16]}  {row['event']}  {row['repository'] or ''}"
+        out.print(f"{head}  {row['status']}", markup=False, soft_wrap=True)
+        out.print(f"    {visible(row['why'])}", markup=False, soft_wrap=True)
 
 
 def release(delivery: str, as_json: Json = False) -> None:
@@ -107,7 +101,7 @@ def announcements(
         print_json(rows)
         return
     for row in rows:
-        out.print(f"{row['channel']}: {row['status']}. {visible(row['why'])}", markup=False, soft_wrap=True)
+        out.print(f"{row['channel']}: {row['status']}, {visible(row['why'])}", markup=False, soft_wrap=True)
     if not rows:
         out.print("nothing is told of it: the repository's file asks for nothing", markup=False)
 

@@ -179,7 +179,8 @@ def _write(
             place = claimed.place
             rewrite(api, claimed.channel, place, said, page)
     where = place.get("number") or place.get("id")
-    return f"{'retracted' if row.retraction else 'said'} at GitHub: {claimed.channel} {where}"
+    told = f"{claimed.channel.replace('_', ' ')} {where} of {entry.github.repository}"
+    return f"{told}: the retraction" if row.retraction is not None else told
 
 
 def _send(

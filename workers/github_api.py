@@ -219,7 +219,7 @@ def _check(response: httpx.Response, body: bytes) -> None:
         return
     status, headers = response.status_code, response.headers
     try:
-        said = str(httpx.Response(200, content=body).json().get("message", ""))[:200]
+        said = str(httpx.Response(200, content=body).json().get("message", ""))[:200].rstrip(".")
     except (ValueError, AttributeError):
         said = ""
     where = f"{response.request.method} {response.url.path}"

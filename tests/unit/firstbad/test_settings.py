@@ -62,3 +62,12 @@ def test_what_is_kept_for_how_long_is_said_in_days_or_forever() -> None:
 def test_a_number_of_days_that_is_none_is_refused_by_name(days: str) -> None:
     with pytest.raises(ValueError, match="FIRSTBAD_KEEP_LOGS"):
         read_settings({"FIRSTBAD_KEEP_LOGS": days})
+
+
+def test_a_public_address_is_taken_without_its_last_slash_and_refused_where_it_is_none() -> None:
+    assert read_settings({"FIRSTBAD_PUBLIC_URL": "https://fb.example/team/"}).public_url == (
+        "https://fb.example/team"
+    )
+    for text in ("fb.example", "https://fb.example/?x", "javascript:alert(1)"):
+        with pytest.raises(ValueError, match="FIRSTBAD_PUBLIC_URL"):
+            read_settings({"FIRSTBAD_PUBLIC_URL": text})
