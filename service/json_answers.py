@@ -16,7 +16,14 @@ from bisection.adapters.storage.json_text import plain
 
 def encode_json(value: Any) -> bytes:
     """Compact UTF-8 of any value that `json.loads` can give."""
-    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return _encode(value)
+    except ValueError:  # not a finite number, or half a surrogate pair: rare, and looking for it takes long
+        return _encode(plain(value))
+
+
+def _encode(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")
 
 

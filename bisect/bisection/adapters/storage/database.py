@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ class Database:
             pool_pre_ping=True,
             json_serializer=json.dumps if self._is_sqlite else json_text.write,
         )
+        # SQLite's writers poll for the lock, at growing pauses: the threads of one process queue up instead.
+        self._turn: AbstractContextManager[object] = threading.Lock() if self._is_sqlite else nullcontext()
         if self._is_sqlite:
             _configure_sqlite(self._engine)
 
@@ -64,6 +67,7 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """Commits at the end of the block, rolls back on an exception."""
         with (
+            self._turn,
             self._engine.connect().execution_options(**{_WRITES: True}) as connection,
             connection.begin(),
         ):
