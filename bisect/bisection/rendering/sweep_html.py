@@ -11,7 +11,7 @@ from bisection.rendering.svg import NARROW, WIDE
 from bisection.rendering.sweep_pictures import sweep_picture
 from bisection.rendering.sweep_words import (
     HEADS,
-    answer,
+    headline,
     limit_words,
     point_words,
     said_words,
@@ -37,7 +37,7 @@ def render_sweep_html(report: SweepReport) -> str:
             style=Markup(page_style()),
             policy=content_security_policy(),
             stamp=stamp(report),
-            answer=answer(report),
+            headline=headline(report),
             tally=tally(report),
             limit=limit_words(report),
             pictures=(wide, narrow) if wide else None,

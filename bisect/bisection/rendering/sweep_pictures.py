@@ -66,6 +66,7 @@ def sweep_picture(report: SweepReport, *, width: int = WIDE, suffix: str = "") -
     for row in refused:
         x = across(row.least_bytes or 0)
         number = report.points.index(row) + 1
+        _estimated(canvas, row, across, x, ground - 4)
         canvas.rect(x - 4, ground - 8, 8, 8, "fb-bad", tip=f"{point_name(row)}: {row.why}")
         canvas.text(x, ground - 12, str(number), "fb-small fb-halo fb-middle")
     canvas.text(0, ground + 50, "numbers are the rows of the table", "fb-small fb-muted")
@@ -77,14 +78,7 @@ def sweep_picture(report: SweepReport, *, width: int = WIDE, suffix: str = "") -
 def _measured(canvas: Canvas, report: SweepReport, row: PointResult, across: _Scale, up: _Scale) -> None:
     x, y = across(row.peak_bytes or 0), up(row.rate or 0.0)
     index = report.points.index(row)
-    if row.estimate.allocated_bytes:
-        estimated = across(row.estimate.allocated_bytes)
-        canvas.line(estimated, y, x, y, "fb-path")
-        canvas.shape(
-            f"M{estimated - 4:.1f} {y:.1f} a4 4 0 1 0 8 0 a4 4 0 1 0 -8 0 Z",
-            "fb-retry",
-            tip=f"{point_name(row)}: estimated {show_bytes(row.estimate.allocated_bytes)}",
-        )
+    _estimated(canvas, row, across, x, y)
     size = 6 if index == report.best else 4
     canvas.shape(
         f"M{x - size:.1f} {y:.1f} a{size} {size} 0 1 0 {2 * size} 0 a{size} {size} 0 1 0 {-2 * size} 0 Z",
@@ -93,3 +87,16 @@ def _measured(canvas: Canvas, report: SweepReport, row: PointResult, across: _Sc
     )
     bold = " fb-strong" if index == report.best else ""
     canvas.text(x, y - 9, str(index + 1), f"fb-small fb-halo fb-middle{bold}")
+
+
+def _estimated(canvas: Canvas, row: PointResult, across: _Scale, x: float, y: float) -> None:
+    """A ring at the estimate, joined to what was measured; nothing where there is no estimate."""
+    if not row.estimate.allocated_bytes:
+        return
+    at = across(row.estimate.allocated_bytes)
+    canvas.line(at, y, x, y, "fb-path")
+    canvas.shape(
+        f"M{at - 4:.1f} {y:.1f} a4 4 0 1 0 8 0 a4 4 0 1 0 -8 0 Z",
+        "fb-retry",
+        tip=f"{point_name(row)}: estimated {show_bytes(row.estimate.allocated_bytes)}",
+    )

@@ -122,10 +122,14 @@ def title(report: SweepReport) -> str:
 
 
 def answer(report: SweepReport) -> str:
-    """The answer in one or two sentences, whole or so far."""
+    """The answer in a few sentences, whole or so far."""
+    return f"{headline(report)} {report.best_why}".rstrip()
+
+
+def headline(report: SweepReport) -> str:
     if report.best is not None:
         name = point_name(report.points[report.best])
-        return f"{'Best' if report.ended else 'Best so far'}: {name}. {report.best_why}"
+        return f"{'Best' if report.ended else 'Best so far'}: {name}."
     if report.failure and not report.points:
         return report.failure
     return (

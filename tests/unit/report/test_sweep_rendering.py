@@ -100,7 +100,7 @@ def test_the_picture_is_well_formed_stays_inside_and_shows_each_point(width: int
     root = ElementTree.fromstring(picture)
     tips = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}title")][1:]
     assert sum("useful tokens a second" in tip for tip in tips) == 3
-    assert sum("estimated 40.00 GiB" in tip for tip in tips) == 3
+    assert sum("estimated 40.00 GiB" in tip for tip in tips) == 4
     assert sum("the allocator refused" in tip for tip in tips) == 1
     for element in root.iter("{http://www.w3.org/2000/svg}line"):
         assert 0 <= float(element.attrib["x1"]) <= width
