@@ -177,10 +177,8 @@ class Search:
 
     def _search_of_work(self) -> Search:
         """The search for the commit that changed the work, after the same trials."""
-        search = Search(specification_of_work(self.spec), self.spec.levels.index(self.level))
-        for entry in entries_of_work(self._judged):
-            search.record(entry)
-        return search
+        level = self.spec.levels.index(self.level)
+        return Search.replay(specification_of_work(self.spec), entries_of_work(self._judged), level)
 
     def _search_for(self, pending: int, step: Step) -> Search | None:
         """The search for one more step, after the trials that it can use; None where it is not worth it."""
