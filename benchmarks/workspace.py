@@ -3,8 +3,9 @@
     python benchmarks/workspace.py --history FOLDER --states 8 --json
 
 FOLDER holds `megatron_bridge.jsonl` and `megatron_lm.jsonl` (see docs/how-to/develop.md). Two
-repositories are generated from them: every path that a commit of theirs ever touched, with text of a
-random length, and the last commits by the paths that they touched, the submodule's moves included.
+repositories are generated from them: at first every path that a commit of theirs ever touched, with text
+of a random length, then all their commits by the paths that they touched, each of which changes a tenth of
+each file; the submodule moves as it did.
 Then each of the last states is prepared in three ways, one after the other, and timed: as a trial's
 workspace (the copy that the trial before gave back is brought to the state, and given back again), by
 `git worktree add` and `git submodule update --init`, and by `git clone` and the same. At last 8
@@ -13,7 +14,7 @@ processes prepare all states at once, and every file is compared with git's obje
 Keys of the JSON: files, states, first_seconds (the first workspace of a host), next_seconds,
 worktree_seconds, clone_seconds (medians), versus_worktree and versus_clone (medians of the ratios, state
 by state: how many times cheaper), workers, conflicts (of the workspaces of the 8, those that failed or
-held a wrong file). The generated repositories have a short past: a clone of the real ones costs more.
+held a wrong file). Clones are of a folder on the same disk: over a network they cost more.
 """
 
 from __future__ import annotations
@@ -53,26 +54,31 @@ _WORDS = ("tensor", "expert", "router", "vision", "decoder", "gradient", "layout
 class Change:
     """One commit of a history: the paths that it touched, and the pin after it, if it has one."""
 
+    hash: str
     paths: tuple[str, ...]
     pin: str | None
 
 
 def read_changes(file: Path) -> list[Change]:
     rows = (json.loads(line) for line in file.read_text().splitlines())
-    return [Change(paths=tuple(row["paths"]), pin=row.get("gitlink")) for row in rows]
+    return [Change(hash=row["sha"], paths=tuple(row["paths"]), pin=row.get("gitlink")) for row in rows]
 
 
 class Generated:
     """A repository in the shape of a history, written through `git fast-import`."""
 
-    def __init__(self, folder: Path, changes: Sequence[Change], states: int, seed: int) -> None:
+    def __init__(self, folder: Path, changes: Sequence[Change], seed: int) -> None:
         self.folder = folder
         self._random = random.Random(seed)
         self.paths = _possible({path for change in changes for path in change.paths})
-        self._changes = changes[-states:]
+        self._changes = changes
+        self._contents: dict[str, bytes] = {}
 
     def write(self, pins: Callable[[str | None], str | None]) -> list[str]:
-        """Writes it and gives its hashes, oldest first. ``pins`` maps a history's pin to a written commit."""
+        """Writes it and gives its hashes, oldest first: the first state, then one for each change.
+
+        ``pins`` maps a history's pin to a written commit.
+        """
         subprocess.run(["git", "init", "-q", "-b", "main", str(self.folder)], check=True)
         importing = subprocess.Popen(
             ["git", "fast-import", "--quiet"], cwd=self.folder, stdin=subprocess.PIPE
@@ -87,7 +93,7 @@ class Generated:
                 b"data 1\nx\n",
             ]
             for path in paths:
-                content = self._text()
+                content = self._contents[path] = self._changed(self._contents.get(path))
                 rows += [
                     f"M 100644 inline {json.dumps(path)}\ndata {len(content)}\n".encode(),
                     content,
@@ -105,8 +111,15 @@ class Generated:
         git(self.folder, "repack", "-q", "-a", "-d")
         return git(self.folder, "rev-list", "--reverse", "main").split()
 
-    def _text(self) -> bytes:
-        length = int(self._random.expovariate(1 / MEAN_FILE_BYTES)) + 1
+    def _changed(self, content: bytes | None) -> bytes:
+        """A new file, or an old one of which a tenth is written anew."""
+        if content is None:
+            return self._text(int(self._random.expovariate(1 / MEAN_FILE_BYTES)) + 1)
+        length = len(content) // 10 + 1
+        at = self._random.randrange(len(content))
+        return content[:at] + self._text(length) + content[at + length :]
+
+    def _text(self, length: int) -> bytes:
         return " ".join(self._random.choices(_WORDS, k=length // 8 + 1)).encode()[:length]
 
 
@@ -135,17 +148,17 @@ class Scene:
 
     def __init__(self, folder: Path, history: Path, states: int, seed: int) -> None:
         self.folder = folder
-        core = Generated(folder / "core", read_changes(history / "megatron_lm.jsonl"), states, seed)
-        core_commits = core.write(lambda _: None)
-        moves: dict[str, str] = {}
+        changes = read_changes(history / "megatron_lm.jsonl")
+        core = Generated(folder / "core", changes, seed)
+        written = core.write(lambda _: None)
+        moves = {change.hash: commit for change, commit in zip(changes, written[1:], strict=True)}
 
         def pinned(pin: str | None) -> str | None:
-            if pin is None:
-                return None
-            return moves.setdefault(pin, core_commits[min(len(moves), len(core_commits) - 1)])
+            # A commit of a branch, or of before the history's begin, is told by the first one of all.
+            return moves.get(pin, written[0]) if pin else None
 
-        outer = Generated(folder / "outer", read_changes(history / "megatron_bridge.jsonl"), states, seed + 1)
-        self.commits = outer.write(pinned)[1:]
+        outer = Generated(folder / "outer", read_changes(history / "megatron_bridge.jsonl"), seed + 1)
+        self.commits = outer.write(pinned)[-states:]
         self.files = len(core.paths) + len(outer.paths) + 1
         rows = {"core": {}, "outer": {"pins": {SUBMODULE: "core"}}}
         (folder / "catalogue" / "repositories").mkdir(parents=True)
