@@ -50,13 +50,16 @@ class AllocationHistory:
         elif self.started:
             self._marks.add(time.time_ns() // 1000, place)
 
-    def to_json(self, rank: int, device: int, peak_bytes: int, named: Callable[[str], str]) -> dict[str, Any]:
-        """Reads the history and ends it. `peak_bytes` is what the counters saw."""
-        snapshot = torch.cuda.memory._snapshot()
+    def stop(self) -> None:
         torch.cuda.memory._record_memory_history(None)
         self.started = False
         if self._attach is not None:
             self._attach("")
+
+    def to_json(self, rank: int, device: int, peak_bytes: int, named: Callable[[str], str]) -> dict[str, Any]:
+        """Reads the history and ends it. `peak_bytes` is what the counters saw."""
+        snapshot = torch.cuda.memory._snapshot()
+        self.stop()
         return read(snapshot, self._marks, rank, device, peak_bytes, named)
 
 
