@@ -26,7 +26,11 @@ router = APIRouter(prefix="/v1/measurements", tags=["evidence"])
 class Retraction(BaseModel):
     """Which measurements are faulty: those of a worker, those of a state, or both together."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"examples": [{"worker": "local-1@gpu-host-7"}, {"key": "0f" * 32}]},
+    )
 
     worker: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None, description="`worker` of a trial: all that it measured."

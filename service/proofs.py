@@ -25,7 +25,7 @@ router = APIRouter(prefix="/v1/bisections/{bisection_id}/remedies", tags=["bisec
 class ProofRequest(BaseModel):
     """How many of the best remedies are tried."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={"examples": [{"count": 2}]})
 
     count: Annotated[int, Field(strict=True, ge=1, le=MOST_PROOFS)] = 2
 

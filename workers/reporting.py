@@ -9,6 +9,7 @@ from bisection.adapters.storage.trials import Trials
 from bisection.ancestry import Ancestor
 from bisection.finding import Finding
 from bisection.report import CulpritReport, Evidence, build_report, rejected_report
+from bisection.report_parts import Retraction
 from bisection.specification import end_words
 from workers.context import WorkerContext
 from workers.evidence import gather_evidence
@@ -36,7 +37,9 @@ def make_report(context: WorkerContext, row: BisectionRow) -> CulpritReport:
         )
     ledger = Trials.ledger(context.trials.of(row.id))
     evidence = gather_evidence(context, row, spec, finding)
-    return build_report(spec, ledger, finding, replace(evidence, notes=(*_origin(row), *evidence.notes)))
+    report = build_report(spec, ledger, finding, replace(evidence, notes=(*_origin(row), *evidence.notes)))
+    # A report that is made anew, for proofs of its remedies, stays retracted.
+    return replace(report, retraction=Retraction(**row.retraction)) if row.retraction else report
 
 
 def _origin(row: BisectionRow) -> list[str]:
