@@ -93,22 +93,31 @@ def _held_otherwise(quantity: _Quantity, old: Sequence[Step], new: Sequence[Step
         return ""
     whole = max(float(_column(steps, quantity.whole).mean()) for steps in (old, new))
     delta = abs(float(after.mean() - before.mean()))
-    if delta <= max(MATERIAL_SHARE * whole, _shuffled(before, after)):
+    if delta <= MATERIAL_SHARE * whole or _by_shuffling(before, after):
         return ""
     return f"a step holds {_shown(after)} {quantity.words}, one of {of} {_shown(before)}"
 
 
-def _shuffled(before: Floats, after: Floats) -> float:
-    """How far the means may lie apart where the same samples come in another order.
+def _by_shuffling(before: Floats, after: Floats) -> bool:
+    """Whether the means may differ so since the same samples came in another order.
 
-    Two draws of steps from one population: t * sqrt(s^2 (1/n + 1/m)), s^2 pooled. Shuffling without
-    replacement differs less, so this errs towards comparing.
+    Two tests, and either may refuse. Of two draws of steps from one population: means apart by at most
+    t * sqrt(s^2 (1/n + 1/m)), s^2 pooled; shuffling without replacement differs less, so this errs towards
+    comparing. And step by step, where the order is as it was: a share that all steps gained or lost alike
+    (t * s / sqrt(n) of the logarithms of their ratios) is no shuffling, however much the steps differ.
     """
     freedom = len(before) + len(after) - 2
     if freedom < 1:
-        return 0.0
+        return False
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
-    return _t(freedom) * math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))
+    apart = abs(float(after.mean() - before.mean()))
+    if apart > _t(freedom) * math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after))):
+        return False
+    if len(before) != len(after) or min(before.min(), after.min()) <= 0:
+        return True
+    ratios = np.log(after / before)
+    error = float(ratios.std(ddof=1)) / math.sqrt(len(ratios))
+    return abs(float(ratios.mean())) <= _t(len(ratios) - 1) * error
 
 
 def _t(freedom: int) -> float:

@@ -104,6 +104,16 @@ def test_packing_is_other_work_however_the_samples_are_ordered() -> None:
         assert "padding tokens" in told or "tokens in all" in told
 
 
+def test_an_image_size_that_grew_is_other_work_in_every_order_that_is_kept() -> None:
+    """The steps differ among themselves by more than by the change; each of them grew by it."""
+    draw = random.Random(7)
+    for _ in range(50):
+        rows = samples(draw, 24)
+        larger = [(loss, image * 5 // 4) for loss, image in rows]
+        told = differences(Work(steps=steps_of(rows, 8)), Work(steps=steps_of(larger, 8)))
+        assert any("image tokens" in words for words in told)
+
+
 def test_a_difference_too_small_to_pass_for_a_slow_down_is_none() -> None:
     steps = steps_of([(40, 200)] * 24, 8)
     more = tuple(replace(step, loss_tokens=step.loss_tokens + 1) for step in steps)
