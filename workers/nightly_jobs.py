@@ -184,7 +184,11 @@ class NightlyJobs:
         standing = self._standing(first)
         if standing is not None:
             return self._attach(finished, job, reading, standing)
-        return self._start(finished, job, rule, reading, good, bad)
+        outcome = self._start(finished, job, rule, reading, good, bad)
+        if first is not None and outcome.bisection is not None:
+            # It may be older than anything that was let through: later nights look there.
+            self._runs.attach(job, first.run, outcome.bisection)
+        return outcome
 
     def _standing(self, first: JobRun | None) -> BisectionRow | None:
         """The bisection that explains this failure, open or answered."""

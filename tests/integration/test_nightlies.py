@@ -215,6 +215,20 @@ def test_later_nights_attach_to_the_bisection_of_the_first(scene: NightlyScene) 
     assert (note["commit"], note["signature"]) == (LATER, "out_of_memory")
 
 
+def test_nights_attach_to_a_bisection_that_a_later_one_had_to_start(scene: NightlyScene) -> None:
+    """The first found no green commit; the second is bisected, after the operator named one."""
+    scene.deliver_run(scene.run(200, BAD, ("train", "failure", OOM_LOG)))
+    scene.write(webhook={"good": GOOD})
+    second = scene.deliver_run(scene.run(300, LATER, ("train", "failure", OOM_LOG)))
+    assert decisions(second) == {"train": "started"}
+    (made,) = scene.bisections()
+    assert made["request"]["bad"] == BAD
+    scene.service.finish_with_culprit(made["id"])
+    assert decisions(scene.deliver_run(scene.run(400, NEXT, ("train", "failure", OOM_LOG)))) == {
+        "train": "attached"
+    }
+
+
 def test_another_signature_is_another_failure(scene: NightlyScene) -> None:
     green_then_red(scene)
     scene.deliver_run(scene.run(300, LATER, ("train", "failure", crash_log("gone"))))
@@ -492,7 +506,7 @@ def test_a_repeated_report_is_known_by_its_id(scene: NightlyScene) -> None:
     assert len(scene.bisections()) == 1
 
 
-@pytest.mark.parametrize("seconds", [-301, 301])
+@pytest.mark.parametrize("seconds", [-400, 400])
 def test_a_report_that_somebody_recorded_is_refused(scene: NightlyScene, seconds: int) -> None:
     answer = scene.report(commit=BAD, good=GOOD, when=time.time() + seconds)
     assert answer.status_code == 401

@@ -20,7 +20,7 @@ from bisection.report import CulpritReport
 
 LONGEST_TITLE = 200
 #: What stands around the report: marker, first words, the runs that failed.
-_FRAME = 6_000
+_FRAME = 10_000
 _MOST_RUNS = 10
 _ADDRESS = re.compile(r"https?://[\w.-]+(:\d+)?/[\w./%?&=#~+-]*", re.ASCII)
 
