@@ -109,6 +109,7 @@ def launch_in_slurm(launch: Launch, job: SlurmJob, container: Container | None, 
             [
                 *(sys.executable, "-I", slurm_job.__file__),
                 *("--folder", str(ground.folder), "--nodes", str(job.nodes)),
+                *("--queue-seconds", f"{job.queue_seconds:g}"),
                 *("--time-limit", f"{ground.time_limit_seconds:g}"),
                 *("--output-limit", str(ground.output_limit_bytes // job.nodes)),
                 *(f"--option={option}" for option in job.options),
@@ -136,7 +137,7 @@ def launch_in_slurm(launch: Launch, job: SlurmJob, container: Container | None, 
     if waited.owner_died or waited.stopped:
         return waited
     if waited.timed_out:
-        return Result(error=f"the Slurm job did not start within {job.queue_seconds:g} s")
+        return Result(error="the Slurm job neither ended nor was lost in all the time that it had")
     if waited.exit_code != 0:
         return Result(error=last_line(client) or f"the Slurm client ended with {waited.exit_code}")
     ended = _how_the_job_ended(ground.folder)

@@ -26,6 +26,7 @@ LEASE, BATCH, ENDED = "slurm-lease", "slurm.sh", "slurm-ended.txt"
 #: The controller may be restarted or busy: so long without an answer is no news of the job.
 SILENCE_SECONDS = 300.0
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"}
+_WAITING = {"PENDING", "CONFIGURING"}
 _CLUSTERS_FAULT = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "REQUEUED", "SPECIAL_EXIT"}
 
 
@@ -83,8 +84,9 @@ def state(job: str) -> tuple[str, str]:
     return told.get("JobState", forgotten), told.get("Reason", "")
 
 
-def wait(job: str, folder: Path) -> int:
-    heard = time.monotonic()
+def wait(job: str, folder: Path, queue_seconds: float) -> int:
+    """0 once the job ended by itself; `LOST` where the cluster lost it, or let it wait for too long."""
+    submitted = heard = time.monotonic()
     spoken = ""
     while True:
         (folder / LEASE).touch()
@@ -97,6 +99,9 @@ def wait(job: str, folder: Path) -> int:
         if standing in _CLUSTERS_FAULT or time.monotonic() - heard > SILENCE_SECONDS:
             sys.stderr.write(f"Slurm job {job}: {standing or 'the controller does not answer'}\n")
             return LOST
+        if standing in _WAITING and time.monotonic() - submitted > queue_seconds:
+            sys.stderr.write(f"Slurm job {job} did not start within {queue_seconds:g} s ({why})\n")
+            return LOST
         if standing != spoken:
             spoken = standing
             sys.stdout.write(f"Slurm job {job}: {standing.lower()}\n")
@@ -108,6 +113,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Run a command as a Slurm job and wait for it.")
     parser.add_argument("--folder", type=Path, required=True, help="the trial's own, shared with the nodes")
     parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--queue-seconds", type=float, required=True, help="how long the job may wait")
     parser.add_argument("--time-limit", required=True, metavar="SECONDS", help="of the command, once it runs")
     parser.add_argument("--output-limit", required=True, metavar="BYTES", help="of the command, on each node")
     parser.add_argument("--option", action="append", default=[], help="of sbatch, as it is")
@@ -117,7 +123,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
     (options.folder / LEASE).touch()
-    return wait(submit(options), options.folder)
+    return wait(submit(options), options.folder, options.queue_seconds)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ POLL_SECONDS = 0.5
 class Lease:
     """Whether the worker still renews the file. By change alone: clocks of nodes and disks may differ."""
 
-    def __init__(self, folder: Path, seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, folder: Path, seconds: float) -> None:
         self._file = folder / "slurm-lease"
         self._seconds = seconds
         self._seen = 0
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
         start_new_session=True,
     )
     assert supervisor.stdin is not None
-    lease = Lease(options.folder)
+    lease = Lease(options.folder, LEASE_SECONDS)
     while supervisor.poll() is None:
         if lease.is_over():
             supervisor.stdin.close()

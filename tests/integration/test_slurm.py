@@ -64,6 +64,7 @@ class Host:
             "launch": [{"command": ["{python}", "train.py", "{trial}"], "processes": processes}],
             "slurm": {"nodes": nodes, "options": list(options), "queue_seconds": queue_seconds},
             "data": {"kind": "mock"},
+            "privacy": {"samples": "leave"},
             "limits": {"trial_seconds": seconds},
         }
         (self.root / "catalogue" / "profiles" / "small.yaml").write_text(yaml.safe_dump(row))
