@@ -102,14 +102,19 @@ class Announcements:
     def renew_retracted(self) -> None:
         """Whatever was said of a result that somebody retracted since is to be said anew."""
         retracted = select(bisections.c.id).where(bisections.c.retraction.is_not(None))
+        stale = (
+            announcements.c.status == AnnouncementStatus.SAID.value,
+            announcements.c.retracted.is_(False),
+            announcements.c.bisection_id.in_(retracted),
+        )
+        # Asked every few seconds: there is seldom a reason to take the lock for writing.
+        with self._database.read() as connection:
+            if connection.execute(select(announcements.c.id).where(*stale).limit(1)).first() is None:
+                return
         with self._database.write() as connection:
             connection.execute(
                 update(announcements)
-                .where(
-                    announcements.c.status == AnnouncementStatus.SAID.value,
-                    announcements.c.retracted.is_(False),
-                    announcements.c.bisection_id.in_(retracted),
-                )
+                .where(*stale)
                 .values(status=AnnouncementStatus.WAITING.value, tries=0, due_at=0.0, updated_at=now())
             )
 
