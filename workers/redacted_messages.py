@@ -20,6 +20,8 @@ from workers.signatures import normalise
 
 WITHHELD = "<withheld>"
 _LONGEST = 1000
+#: How often a message may have been raised on with more words around it.
+_RAISED_ON = 3
 #: A list of literals needs so many words to be known again.
 _FEWEST_WORDS = 2
 
@@ -111,17 +113,15 @@ def _filled(message: str, sources: Sequence[str], told: Callable[[str], str]) ->
     return None
 
 
-def _inner(value: str, sources: Sequence[str]) -> str:
+def _inner(value: str, sources: Sequence[str], depth: int = _RAISED_ON) -> str:
     """What fills a template: a number, a name of the code, or another of its messages that was raised on."""
     if _PLAIN.fullmatch(value) or not value:
         return value
     if _CLASS.fullmatch(value) and any(_stands_in(value, text) for text in sources):
         return value
-    return _filled(value, sources, _number) or WITHHELD
-
-
-def _number(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) or not value else WITHHELD
+    if not depth:
+        return WITHHELD
+    return _filled(value, sources, lambda part: _inner(part, sources, depth - 1)) or WITHHELD
 
 
 def _told_files(files: str, paths: RedactedPaths) -> str:

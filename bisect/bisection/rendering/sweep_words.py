@@ -90,7 +90,7 @@ def _words(report: SweepReport, index: int, row: PointResult) -> PointWords:
         estimate=f"{show_bytes(estimate.allocated_bytes)}{f', {fits}' if fits else ''}" if known else "",
         off=_off(row),
         headroom=show_bytes(row.headroom_bytes) if row.headroom_bytes is not None else "",
-        trainable=f"{row.trainable_parameters:,}" if row.trainable else "",
+        trainable=f"{row.trainable_parameters:,}" if row.trainable_parameters else "",
         standing=standing,
         said=said,
         is_best=index == report.best,
@@ -149,7 +149,7 @@ def tally(report: SweepReport) -> str:
 
 def trainable_words(report: SweepReport) -> str:
     """E.g. "13,309,184 trainable parameters at every point"; where they differ, the points say so."""
-    counts = {row.trainable_parameters for row in report.points if row.trainable}
+    counts = {row.trainable_parameters for row in report.points if row.trainable_parameters}
     if not counts:
         return "trainable parameters are not known"
     if len(counts) > 1:

@@ -404,6 +404,7 @@ def test_a_remedy_under_the_limit_whose_band_is_not_is_called_unsure_and_an_ille
     near = replace(
         samples.REMEDIES[0],
         proven=None,
+        proof="",
         estimate=replace(samples.REMEDIES[0].estimate, peak_bytes=189 * 2**20, fits=False),
     )
     report = built(replace(sample, evidence=replace(sample.evidence, remedies=(near, samples.REMEDIES[2]))))

@@ -129,6 +129,12 @@ def build(module, text):
             "Anna Meier owes 12 euros when instantiating FlexDispatcher",
             "<withheld> when instantiating FlexDispatcher",
         ),
+        (
+            "the dispatcher needs more than one rank when instantiating FlexDispatcher"
+            " when instantiating FlexDispatcher",
+            "the dispatcher needs more than one rank when instantiating FlexDispatcher"
+            " when instantiating FlexDispatcher",
+        ),
         ("Anna Meier when instantiating AnnaMeier", "<withheld> when instantiating <withheld>"),
     ],
 )
