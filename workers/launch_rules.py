@@ -7,7 +7,7 @@ are asked of Megatron Bridge's own runners, whose recipes save and resume unless
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bisection.adapters.profiles import Profile
 from bisection.criteria import CriterionKind
@@ -16,6 +16,9 @@ from workers.step_needs import needs_of_words
 _WORD = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 #: Upstream's scripts that run a recipe by its name, at whatever era.
 _RUNNERS = ("scripts/training/run_recipe.py", "finetune_qwen_vl.py")
+
+#: What decides of a CUDA run's memory besides its code: the allocator's mode, and NCCL's buffers.
+_OF_CUDA = ("PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER", "NCCL_NVLS_ENABLE")
 
 
 def broken_rules(profile: Profile) -> Iterator[str]:
@@ -42,8 +45,11 @@ def broken_rules(profile: Profile) -> Iterator[str]:
         needs = needs_of_words(adapter.command)
         if profile.steps < needs.least:
             yield f"{era}{profile.steps} steps are too few: {needs.why}; set `steps` to {needs.least} or more"
+        if adapter.env.get("HF_HUB_OFFLINE", "1") != "1":
+            yield f"{era}HF_HUB_OFFLINE must stay 1: the hub may hold something else at every trial"
         if any(word.endswith(_RUNNERS) for word in adapter.command):
             yield from (era + broken for broken in _of_a_runner(adapter.command))
+            yield from (era + broken for broken in _of_its_environment(profile, adapter.env))
 
 
 def _of_the_criterion(profile: Profile) -> Iterator[str]:
@@ -69,3 +75,12 @@ def _of_a_runner(command: tuple[str, ...]) -> Iterator[str]:
         yield "checkpoints would be saved outside of the trial: write checkpoint.save=null"
     if "train.global_batch_size" not in keys:
         yield "runners scale the batch with the world: pin it by train.global_batch_size=N"
+
+
+def _of_its_environment(profile: Profile, env: Mapping[str, str]) -> Iterator[str]:
+    """Before 2026-07 these came from whoever launched: unpinned, they differ from host to host."""
+    if "HF_HOME" not in env:
+        yield "models and processors would be looked for in the trial's own empty home: pin HF_HOME in env"
+    unpinned = [name for name in _OF_CUDA if name not in env] if profile.device == "cuda" else []
+    if unpinned:
+        yield f"memory and speed would follow the host's {', '.join(unpinned)}: pin them in env"

@@ -26,6 +26,8 @@ PROBE_FOLDER = Path(__file__).resolve().parent / "probe"
 #: Parts begin with a letter: `_target_` and its like choose what code a configuration builds.
 _KEY = re.compile(r"[+~]{0,2}[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9][A-Za-z0-9_]*)*")
 _LONGEST_VALUE = 1000
+#: A trial that resumed another's run would measure what that one left.
+_OF_CHECKPOINTS = frozenset({"checkpoint.load", "checkpoint.save"})
 #: A CUDA job needs the host's choice of devices and where the driver's libraries are.
 _CUDA_INHERITED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_HOME")
 
@@ -47,6 +49,11 @@ class Launch:
 def check_overrides(overrides: Mapping[str, Any]) -> None:
     """Raises OverrideRefused for a key or value that must not reach a command line."""
     for key, value in overrides.items():
+        if key.lstrip("+~") in _OF_CHECKPOINTS and (value is not None or key.startswith("~")):
+            raise OverrideRefused(
+                f"{key} would resume a run, or write one outside of the trial: leave it out. The weights "
+                "that training starts from are checkpoint.pretrained_checkpoint"
+            )
         if not _KEY.fullmatch(key):
             raise OverrideRefused(
                 f"{key[:60]!r} is not a configuration key: write it like train.micro_batch_size"

@@ -19,8 +19,10 @@ from bisection.adapters.launch_adapters import LaunchAdapter
 from bisection.adapters.profiles import Profile
 from firstbad.shipped_profiles import NotShipped, as_yaml, names, repositories_of, shipped
 from memory_models.eras import RENAMED
+from workers.environments import PreparedEnvironment
 from workers.eras import NoAdapter, OverrideRefused, choose_adapter, spell
 from workers.launch_rules import broken_rules
+from workers.launching import plan_launch
 
 COMMITS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "megatron_bridge_commits.json").read_text()
@@ -200,6 +202,38 @@ def test_every_launch_trains_all_of_the_model_and_evaluates_nothing(name: str) -
             assert len(free) == 3
             assert all(word.endswith("=false") for word in free)
             assert {"train.eval_iters=0", "validation.eval_iters=0"} & set(adapter.command)
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_shipped_profile_pins_reaches_every_trial_whatever_the_workers_own_environment_says(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is resumed, the batch is pinned, the hub is left alone, in what is started and recorded."""
+    profile = shipped(name)
+    strangers = {"HF_HUB_OFFLINE": "0", "HF_HOME": "/another", "PYTORCH_CUDA_ALLOC_CONF": "another"}
+    for variable in {*profile.newest_adapter.env, *strangers}:
+        monkeypatch.setenv(variable, strangers.get(variable, "another"))
+    environment = PreparedEnvironment(key="e", python=Path("/opt/venv/bin/python"), overlays=())
+    for adapter in profile.launch:
+        if not adapter.command:
+            continue
+        anywhere = Profile.model_validate(
+            {**profile.model_dump(), "launch": [{**adapter.model_dump(), "when": {}}], "renamed": []}
+        )
+        planned = plan_launch(
+            anywhere, tmp_path, environment, Path("/trial"), overrides={"model.x": 1}, capacity_bytes=None
+        )
+        seen = planned.environment
+        assert seen["HF_HUB_OFFLINE"] == "1"
+        assert seen["HF_HOME"] == profile.places["hf_home"]
+        assert "another" not in [seen.get(variable) for variable in adapter.env]
+        if name == "torchrun":
+            continue
+        said = dict(word.split("=", 1) for word in planned.command if "=" in word)
+        assert (said["checkpoint.load"], said["checkpoint.save"]) == ("null", "null")
+        assert int(said["train.global_batch_size"]) > 0
+        assert seen["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+        assert seen["TORCH_NCCL_AVOID_RECORD_STREAMS"] == "1"
 
 
 @pytest.mark.parametrize(

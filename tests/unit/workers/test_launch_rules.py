@@ -14,15 +14,23 @@ HONEST = (
 )  # fmt: skip
 
 
-def broken(*command: str, **fields: object) -> list[str]:
+PINNED = {
+    "HF_HOME": "/srv/hf", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NCCL_GRAPH_REGISTER": "0",
+    "NCCL_NVLS_ENABLE": "0",
+}  # fmt: skip
+
+
+def broken(*command: str, env: dict[str, str] = PINNED, **fields: object) -> list[str]:
     profile = Profile.model_validate(
         {
-            **fields,
             "name": "tiny",
             "repository": "nightly",
             "environment": {"kind": "interpreter", "python": "/env/bin/python"},
-            "launch": [{"name": "2026", "command": command}, {"refused": "too new"}],
+            "launch": [{"name": "2026", "command": command, "env": env}, {"refused": "too new"}],
+            "device": "cuda",
+            "gpus": 1,
             "places": {"weights": "/srv/weights"},
+            **fields,
         }
     )
     return list(broken_rules(profile))
@@ -79,3 +87,23 @@ def test_memory_on_mock_data_is_doubted_and_a_crash_is_not() -> None:
     (line,) = broken(*HONEST, data={"kind": "mock"}, criterion=memory)
     assert "out_of_memory is not judged on mock data" in line
     assert broken(*HONEST, data={"kind": "mock"}, criterion={"kind": "crash"}) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({**PINNED, "HF_HUB_OFFLINE": "0"}, "HF_HUB_OFFLINE must stay 1"),
+        ({name: PINNED[name] for name in PINNED if name != "HF_HOME"}, "pin HF_HOME in env"),
+        (
+            {"HF_HOME": "/srv/hf", "NCCL_NVLS_ENABLE": "0"},
+            "host's PYTORCH_CUDA_ALLOC_CONF, NCCL_GRAPH_REGISTER:",
+        ),
+    ],
+)
+def test_what_decides_of_memory_and_comes_from_the_hub_is_pinned(env: dict[str, str], says: str) -> None:
+    (line,) = broken(*HONEST, env=env)
+    assert says in line
+
+
+def test_a_run_on_a_cpu_has_no_use_for_what_cuda_reads() -> None:
+    assert broken(*HONEST, env={"HF_HOME": "/srv/hf"}, device="cpu", gpus=0) == []

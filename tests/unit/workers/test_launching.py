@@ -89,6 +89,10 @@ def test_an_override_reaches_the_command_under_the_name_that_the_commit_knows(tm
         {"a": "x\ny"},
         {"a": "x" * 1001},
         {"a": {"_target_": "os.system"}},
+        {"checkpoint.load": "/srv/another-run"},
+        {"checkpoint.save": "/srv/another-run"},
+        {"+checkpoint.load": "x"},
+        {"~checkpoint.load": None},
     ],
 )
 def test_an_override_that_is_no_plain_value_is_refused(overrides: dict[str, Any]) -> None:
@@ -115,6 +119,10 @@ def test_the_environment_is_made_from_nothing(tmp_path: Path, monkeypatch: pytes
     assert seen["FIRSTBAD_REQUIRE_REAL_DATA"] == "1"
     assert json.loads(seen["FIRSTBAD_EXPECTED_IMPORTS"]) == {"megatron.core": f"{tmp_path}/vendor"}
     assert seen["CUDA_VISIBLE_DEVICES"] == "", "a CPU trial must not touch a GPU"
+
+
+def test_that_nothing_is_resumed_may_be_said_again() -> None:
+    check_overrides({"checkpoint.load": None, "checkpoint.pretrained_checkpoint": "/srv/weights"})
 
 
 def test_without_a_capacity_none_is_enforced(tmp_path: Path) -> None:
