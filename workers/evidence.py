@@ -15,6 +15,7 @@ from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import TrialRow, Trials
+from bisection.allocations import AllocationTable
 from bisection.attribution import choose_measurement, is_whole
 from bisection.commit_record import compared_commits, compared_states
 from bisection.commits import State
@@ -53,6 +54,7 @@ class Side:
     measurement: Measurement | None = None
     config: Mapping[str, Any] | None = None
     lock: str = ""
+    allocations: AllocationTable | None = None
 
 
 def gather_evidence(
@@ -96,6 +98,8 @@ def gather_evidence(
         culprit_config=after.config,
         parent_lock=before.lock,
         culprit_lock=after.lock,
+        parent_allocations=before.allocations,
+        culprit_allocations=after.allocations,
     )
     if finding.kind in (FindingKind.FOUND, FindingKind.SET):
         evidence = replace(evidence, **_estimates(spec, profile, before, after, notes))
@@ -125,7 +129,27 @@ def _side(
             config = recorded_configuration(content)
         except ValueError as error:
             notes.append(f"Commit {commit_hash[:10]}: {error}; the report treats it as missing.")
-    return Side(commit=commit_hash, measurement=best, config=config)
+    return Side(
+        commit=commit_hash,
+        measurement=best,
+        config=config,
+        allocations=_allocations(context, list(measured.values()), notes),
+    )
+
+
+def _allocations(
+    context: WorkerContext, rows: Sequence[TrialRow], notes: list[str]
+) -> AllocationTable | None:
+    """Of the trial with the highest peak that was run in the full mode."""
+    found: list[AllocationTable] = []
+    for row in rows:
+        content = context.artifacts.content(row.id, "allocations.json")
+        if content:
+            try:
+                found.append(AllocationTable.from_json(parse_strictly(content)))
+            except ValueError as error:
+                notes.append(f"A trial's list of allocations cannot be read: {error}")
+    return max(found, key=lambda table: table.allocated_bytes, default=None)
 
 
 def recorded_configuration(content: bytes) -> dict[str, Any]:

@@ -74,9 +74,11 @@ def plan_launch(
     *,
     overrides: Mapping[str, Any],
     capacity_bytes: int | None,
+    full: bool = False,
 ) -> Launch:
     """The command and environment of one trial. Raises NoAdapter or OverrideRefused.
 
+    ``full`` asks the probe for the allocations behind the peak.
     ``trial_folder`` has the folders home, tmp and probe; the probe writes into the last.
     """
     check_overrides(overrides)
@@ -107,7 +109,7 @@ def plan_launch(
             ),
         ),
         environment=_environment(
-            profile, adapter, workspace, environment, trial_folder, words, capacity_bytes
+            profile, adapter, workspace, environment, trial_folder, words, capacity_bytes, full
         ),
         folder=workspace,
         processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
@@ -130,6 +132,7 @@ def _environment(
     trial_folder: Path,
     words: Mapping[str, str],
     capacity_bytes: int | None,
+    full: bool,
 ) -> dict[str, str]:
     folders = [
         str(PROBE_FOLDER),
@@ -159,6 +162,8 @@ def _environment(
     if profile.slurm is None or profile.slurm.nodes == 1:
         # All ranks are on one host: its name need not resolve.
         result |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    if full:
+        result["FIRSTBAD_PROBE_MODE"] = "full"
     if capacity_bytes is not None:
         result["FIRSTBAD_CAPACITY_BYTES"] = str(capacity_bytes)
     if profile.expected_imports:

@@ -14,7 +14,7 @@ from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import MirrorError
 from bisection.adapters.storage.bisections import BisectionRow, Kind
 from bisection.adapters.storage.claims import Claim
-from bisection.criteria import Criterion
+from bisection.criteria import Criterion, CriterionKind
 from bisection.ledger import Purpose, Trial
 from bisection.measurement import Measurement, Outcome
 from bisection.sweep import SweepSpec
@@ -74,6 +74,7 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
             root=context.root,
             overrides={**(row.request.get("overrides") or {}), **trial.overrides},
             capacity_bytes=_capacity(row) if trial.enforce_capacity else None,
+            full=_asks_for_allocations(row, trial),
             worker=context.name,
             pseudonym_key=context.keys.pseudonyms(),
             cancelled=lambda: lease.lost or leaving.is_set(),
@@ -86,6 +87,14 @@ def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: thread
     if good is None:
         return result
     return with_control(result, claim.trial, good, lambda trial: run(trial, "control: "))
+
+
+def _asks_for_allocations(row: BisectionRow, trial: Trial) -> bool:
+    """The full mode costs time: only what confirms a culprit of memory, and its parent, is run so."""
+    if row.kind is not Kind.BISECTION or row.spec is None or trial.purpose is not Purpose.CONFIRM:
+        return False
+    kind = Criterion.from_json(row.spec["criterion"]).kind
+    return kind in (CriterionKind.OUT_OF_MEMORY, CriterionKind.PEAK_MEMORY)
 
 
 def _capacity(row: BisectionRow) -> int | None:

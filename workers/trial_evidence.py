@@ -81,6 +81,10 @@ def trial_evidence(
             if content is not None:
                 tell = redaction.configuration if file == "config.json" else redaction.rank_file
                 artifacts[file] = _written(tell(content), scrub)
+    with suppress(RankFileError, ValueError):
+        content = read_plain_file(probe_folder / f"allocations-{worst_rank}.json", ARTIFACT_LIMIT_BYTES)
+        if content is not None:
+            artifacts["allocations.json"] = _written(redaction.rank_file(content), scrub)
     return {file: content for file, content in artifacts.items() if len(content) <= ARTIFACT_LIMIT_BYTES}
 
 

@@ -94,6 +94,7 @@ def run_trial(
     root: Path,
     overrides: Mapping[str, Any],
     capacity_bytes: int | None,
+    full: bool = False,
     worker: str,
     pseudonym_key: bytes,
     cancelled: Callable[[], bool],
@@ -103,6 +104,7 @@ def run_trial(
 
     ``capacity_bytes`` is the limit to enforce in the job; None: measure without one. ``pseudonym_key`` is
     the installation's, for names that must not leave.
+    ``full`` asks the probe for the allocations behind the peak too.
     ``cancelled`` is asked a few times a second; once true, all of it stops.
     """
     started = time.monotonic()
@@ -116,7 +118,7 @@ def run_trial(
     )
     try:
         with _place(root / "trials", trial) as place:
-            run = _Run(place, known, profile, root, pseudonym_key, cancelled, progress)
+            run = _Run(place, known, profile, root, pseudonym_key, full, cancelled, progress)
             result = run.to_the_end(trial, repository, catalogue, overrides)
     except Cancelled as error:
         result = _failed(known, Outcome.LOST, str(error))
@@ -131,6 +133,7 @@ def run_trial(
             reason=without_credentials(measured.reason),
             signature=without_credentials(measured.signature),
             notes=tuple(without_credentials(note) for note in measured.notes),
+            unseen=tuple(without_credentials(told) for told in measured.unseen),
         ),
         artifacts={
             name: without_credentials(content.decode(errors="replace")).encode()
@@ -149,6 +152,7 @@ class _Run:
         profile: Profile,
         root: Path,
         pseudonym_key: bytes,
+        full: bool,
         cancelled: Callable[[], bool],
         progress: Callable[[str], None],
     ) -> None:
@@ -157,6 +161,7 @@ class _Run:
         self._profile = profile
         self._root = root
         self._pseudonym_key = pseudonym_key
+        self._full = full
         self._cancelled = cancelled
         self._progress = progress
 
@@ -191,6 +196,7 @@ class _Run:
                 self._place.folder,
                 overrides=overrides,
                 capacity_bytes=self._known.capacity_bytes,
+                full=self._full,
             )
         except Unbuildable as error:
             artifacts = {"build.log": error.log.encode()[-ARTIFACT_LIMIT_BYTES:]}

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bisection.allocations import AllocationDelta, AllocationTable, allocation_delta
 from bisection.attribution import ModelDelta, attribute
 from bisection.belief_history import belief_histories
 from bisection.commit_record import (
@@ -102,6 +103,8 @@ class Evidence:
     revert: RevertOutcome = RevertOutcome.NOT_TRIED
     conflicts: tuple[str, ...] = ()  #: paths in which the revert conflicts
     remedies: tuple[RemedyRow, ...] = ()
+    parent_allocations: AllocationTable | None = None  #: behind the peak, where the full mode ran
+    culprit_allocations: AllocationTable | None = None
     comparison: ModelDelta | None = None  #: of the estimates of the two configurations
     launch: Launch | None = None
     posterior: Mapping[str, float] = field(default_factory=dict)  #: `Search.probabilities`
@@ -131,6 +134,7 @@ class CulpritReport:
     posterior: Posterior = Posterior()
     history: tuple[BeliefHistory, ...] = ()  #: of the belief, a level each, outermost first
     memory: MemoryPicture | None = None
+    allocations: AllocationDelta | None = None  #: None: not both commits were run in the full mode
     time: TimePicture | None = None
     way_back: tuple[Recipe, ...] = ()
     reproduce: Recipe | None = None
@@ -254,6 +258,9 @@ def build_report(
         else Posterior(),
         history=history,
         memory=memory,
+        allocations=allocation_delta(evidence.parent_allocations, evidence.culprit_allocations)
+        if evidence.parent_allocations and evidence.culprit_allocations
+        else None,
         time=time,
         way_back=_way_back(shown, finding, parent, culprit, changes, evidence) if parent and culprit else (),
         reproduce=reproduce(target, evidence.launch, line.state_of(target.hash)) if target else None,

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from bisection.finding import FindingKind
 from bisection.quantities import show_bytes
 from bisection.regression import RegressionKind
-from bisection.rendering import remedy_words, wording
+from bisection.rendering import allocation_words, remedy_words, wording
 from bisection.rendering.belief_pictures import belief_map
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.memory_pictures import memory_bars, time_bars
@@ -105,6 +105,9 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             changes=wording.change_rows(report),
             pins=wording.pin_rows(report),
             descent=wording.descent(report),
+            allocations=allocation_words.rows(report),
+            allocations_heading=allocation_words.HEADING,
+            allocations_rest=allocation_words.rest(report),
             changes_left_out=wording.changes_left_out(report),
             remedies=[_RemedyWords.of(report, remedy) for remedy in remedy_words.legal(report)],
             remedy_warning=remedy_words.warning(report),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bisection.rendering import remedy_words, wording
+from bisection.rendering import allocation_words, remedy_words, wording
 from bisection.rendering.escaping import code_block, code_span, markup, prose
 from bisection.rendering.text_pictures import growth_picture, timeline_pictures
 from bisection.rendering.trial_words import trial_words
@@ -19,9 +19,7 @@ from bisection.way_back import Recipe
 LONGEST_COMMENT = 65_000
 
 
-def render_markdown(
-    report: CulpritReport, *, documentation: str = "", longest: int = LONGEST_COMMENT
-) -> str:
+def render_markdown(report: CulpritReport, *, documentation: str = "", longest: int = LONGEST_COMMENT) -> str:
     """The whole report. Trials are left out from the end until it fits ``longest``, then the git log.
 
     ``documentation`` is the URL of docs/; without it pages are only named.
@@ -47,6 +45,7 @@ def _render(report: CulpritReport, documentation: str, most: int, *, with_log: b
         blocks.append(_bullets(f"{name}: {code_span(value)}" for name, value, _ in wording.facts(report)))
     blocks.append(prose(wording.why(report)))
     blocks += _where(report)
+    blocks += _allocations(report)
     blocks += _changed(report)
     blocks += _suspects(report)
     blocks += _descent(report)
@@ -120,6 +119,22 @@ def _where(report: CulpritReport) -> list[str]:
         code_block(growth_picture(report), language="text"),
         _table(("", before, after, "change"), table, numbers=3),
         _bullets(prose(sentence) for sentence in wording.evidence_sentences(report)),
+    ]
+
+
+def _allocations(report: CulpritReport) -> list[str]:
+    before, after = wording.sides(report)
+    rows = [
+        (component, code_span(place, in_table=True), *sizes)
+        for component, place, *sizes in allocation_words.rows(report)
+    ]
+    if not rows:
+        return []
+    heads = ("component", "allocated by", before, after, "change")
+    return [
+        _folded(
+            allocation_words.HEADING, [_table(heads, rows, numbers=3), prose(allocation_words.rest(report))]
+        )
     ]
 
 

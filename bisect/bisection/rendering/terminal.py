@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from bisection.quantities import counted
-from bisection.rendering import remedy_words, wording
+from bisection.rendering import allocation_words, remedy_words, wording
 from bisection.rendering.escaping import terminal_safe, visible
 from bisection.rendering.text_pictures import growth_picture, timeline_pictures
 from bisection.rendering.trial_words import trial_words
@@ -43,6 +43,7 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
     for name, value, _ in wording.facts(report):
         yield f"{name + ':':<12}{visible(value)}"
     yield from _where(report, columns)
+    yield from _allocations(report, columns)
     yield from _changed(report)
     if len(report.suspects) > 1:
         yield from _heading("THE SUSPECTS", "")
@@ -134,6 +135,16 @@ def _changed(report: CulpritReport) -> Iterable[str]:
 def _recipe(recipe: Recipe, columns: int) -> Iterable[str]:
     yield from _wrap(f"{visible(recipe.title)}. {visible(recipe.note, limit=4_000)}".rstrip(), columns)
     yield from (f"    {line}" for line in recipe.text.split("\n") if line)
+
+
+def _allocations(report: CulpritReport, columns: int) -> Iterable[str]:
+    rows = allocation_words.rows(report)
+    if not rows:
+        return
+    yield from _heading(allocation_words.HEADING.upper(), wording.stamp(report))
+    for component, place, _, _, change in rows:
+        yield from _wrap(f"{change:>12}  {component}: {visible(place)}", columns, indent=14)
+    yield from _wrap(visible(allocation_words.rest(report), limit=4_000), columns)
 
 
 def _remedies(report: CulpritReport, columns: int) -> Iterable[str]:
