@@ -147,7 +147,12 @@ class BisectionRequest(Shape):
                     "parallel": 4,
                     "confidence": 0.99,
                     "preview": True,
-                }
+                },
+                {
+                    "profile": "qwen3-vl-30b-a3b-sft-8gpu",
+                    "good": {"megatron-bridge": "3f2a91c", "megatron-lm": "core_r0.16.0"},
+                    "bad": {"megatron-bridge": "main", "megatron-lm": "main"},
+                },
             ]
         }
     )

@@ -117,7 +117,15 @@ class ServiceScene:
             "secret_file": str(self.secret_file),
             **fields,
         }
-        self.write("repositories", {"name": REPOSITORY, "url": "/mirrors/bridge", "webhook": webhook})
+        self.write(
+            "repositories",
+            {
+                "name": REPOSITORY,
+                "url": "/mirrors/bridge",
+                "pins": {"3rdparty/Megatron-LM": "megatron-lm"},
+                "webhook": webhook,
+            },
+        )
 
     def create(self, **fields: Any) -> str:
         """Id of a new bisection."""
