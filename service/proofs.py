@@ -56,6 +56,12 @@ def prove_remedies(
     A bisection that has ended is opened again for it: its answer stands, and so does its report until the new
     one is written. What was tried before is not tried again.
     """
+    if row.retraction is not None:
+        raise Problem(
+            problems.WRONG_STATE,
+            f"The result of bisection {row.id} was taken back.",
+            repair="Ask anew: POST /v1/bisections/{id}/retry.",
+        )
     report = row.report or {}
     if row.status is Status.ENDED:
         kind = (row.finding or {}).get("kind")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bisection.adapters.storage.bisections import Kind, Status
+from bisection.adapters.storage.decisions import Decisions
 from bisection.adapters.storage.tokens import Scope
 from bisection.finding import Finding, FindingKind
 from bisection.sweep_report import SweepReport
@@ -160,6 +161,14 @@ def test_an_ended_bisection_is_opened_again_and_keeps_its_answer(scene: ServiceS
     row = scene.bisections.get(bisection_id)
     assert (row.status, row.prove, row.ended_at) == (Status.VERIFYING, 2, None)
     assert row.report == {"remedies": [{"legal": True}]}
+
+
+def test_of_a_result_that_was_taken_back_nothing_is_proven(scene: ServiceScene) -> None:
+    bisection_id = ended(scene, Finding(kind=FindingKind.SET, commits=(BAD,), why="?"), [{"legal": True}])
+    decisions = Decisions(scene.bisections)
+    assert decisions.retract(bisection_id, by="me", reason="a faulty worker", report=None)
+    answer = scene.client.post(f"/v1/bisections/{bisection_id}/remedies/prove", json={})
+    assert "was taken back" in problem(answer, 409, "wrong-state")["detail"]
 
 
 @pytest.mark.parametrize(
