@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from firstbad_probe.allocations import of_blocks, rows_of
 from firstbad_probe.batch import Batches, count_padding, is_noise, padding_id_of
 from firstbad_probe.components import LOSS, Scope
 from firstbad_probe.configuration import to_plain
@@ -253,6 +254,24 @@ def listed_storages() -> dict[str, Any]:
             "forward_summit": cells(watch, summit=FORWARD),
             "unasked": observer().storages.listed(),
         }
+
+
+def located_storages() -> dict[str, Any]:
+    """What the full mode tells of a CPU."""
+    torch.manual_seed(0)
+    settings = replace(observer().settings, full=True)
+    watch = Observer(settings)
+    Hooks(watch).watch_torch()
+    watch.storages.start()
+    model = Model()
+    watch.take_model(model)
+    watch.start_step()
+    model(pixel_values=torch.randn(TOKENS, WIDTH)).square().mean().backward()
+    watch.storages.begin_phase(STEP, LOSS)
+    behind = watch.storages.behind_peak() or []
+    watch.storages.stop()
+    told = rows_of(of_blocks(behind, lambda file: Path(file).name))
+    return {**told, "peak_bytes": watch.storages.live.peak.allocated_bytes}
 
 
 def kept_batches() -> dict[str, Any]:
@@ -499,6 +518,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "reentrant": lambda: activations_by_component("reentrant"),
     "not reentrant": lambda: activations_by_component("not reentrant"),
     "listed": listed_storages,
+    "located": located_storages,
     "kept batches": kept_batches,
     "temporaries": temporaries,
     "replayed group": replayed_group,

@@ -225,3 +225,16 @@ def test_a_configuration_becomes_plain_data(scene: Scene) -> None:
     assert (plain["infinite"], plain["set"], plain["object"]) == ("inf", [1, 2], "builtins.object")
     assert plain["settings"]["_target_"] == "firstbad_probe.settings.Settings"
     assert plain["settings"]["directory"] == "there"
+
+
+def test_the_full_mode_tells_the_lines_behind_the_peak(scene: Scene) -> None:
+    located = scene("located")
+    assert sum(row["bytes"] for row in located["rows"]) == located["peak_bytes"]
+    of_experts = [
+        row for row in located["rows"] if row["component"] == "experts" and row["phase"] == "forward"
+    ]
+    assert (
+        sum(row["bytes"] for row in of_experts) == 8 * MATRIX
+    )  # of two layers: the inner matrix, its square
+    assert {row["frames"][-1].split(":")[0] for row in of_experts} == {"scenes.py"}
+    assert all(row["frames"][-1].endswith("forward") for row in of_experts)
