@@ -49,6 +49,8 @@ log = structlog.get_logger(__name__)
 
 _PROGRESS_LIMIT_BYTES = 500
 _TRAINING_STARTS = "training starts"
+#: A worker makes its trial's folder at once after the lock.
+_ABANDONED_SECONDS = 600.0
 _LOG_LIMIT_BYTES = ARTIFACT_LIMIT_BYTES - 1024
 
 
@@ -372,5 +374,7 @@ def _sweep(trials: Path) -> None:
                     containers.take_back(folder)
                     shutil.rmtree(folder, ignore_errors=True)
                     lock_path.unlink(missing_ok=True)
+                elif time.time() - lock_path.stat().st_mtime > _ABANDONED_SECONDS:
+                    lock_path.unlink(missing_ok=True)  # that worker was killed in between
             finally:
                 os.close(lock)

@@ -384,3 +384,14 @@ def test_a_supervisor_that_is_killed_alone_loses_the_trial(host: Host) -> None:
     measured = host.run(State(commit=host.commit(train__py=DAEMONS + killer))).measurement
     assert measured.outcome is Outcome.LOST
     assert "the supervisor ended with -9" in measured.reason
+
+
+def test_a_lock_whose_worker_was_killed_before_it_had_a_folder_is_swept(host: Host) -> None:
+    trials = host.root / "trials"
+    trials.mkdir(parents=True)
+    for name, age in (("old", 3600), ("new", 0)):
+        (trials / f"{name}.lock").touch()
+        os.utime(trials / f"{name}.lock", (time.time() - age,) * 2)
+    assert host.run(State(commit=host.commit(train__py=job()))).measurement.outcome is Outcome.COMPLETED
+    assert [left.name for left in trials.iterdir()] == ["new.lock"], "a worker may just be making its folder"
+    (trials / "new.lock").unlink()
