@@ -13,15 +13,15 @@ import time
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from bisection.adapters.catalogue import NotRegistered, RepositoryEntry
-from bisection.adapters.run_reports import LONGEST_JOB, LONGEST_URL, JobConclusion, RunReport
+from bisection.adapters.run_reports import LONGEST_JOB, LONGEST_URL, JobConclusion, RunReport, storable
 from bisection.adapters.standard_webhooks import is_signed
 from bisection.adapters.storage.deliveries import Deliveries
 from service import problems
 from service.bisections import UsesParts
-from service.intake import MOST_OVERRIDES, Name, Overrides, Ref, invalid
+from service.intake import MOST_OVERRIDES, Name, Overrides, Ref, invalid, plain_text
 from service.parts import Parts, body_of
 from service.problem_responses import document
 from service.problems import FieldError, Problem, field_errors
@@ -31,12 +31,19 @@ from service.webhooks import Decision, DeliveryAnswer, answer_to, read_secret
 TOLERANCE_SECONDS = 300
 LONGEST_LOG = 200_000
 
+Plain = Annotated[str, BeforeValidator(plain_text)]
+
 _CONCLUSIONS = {
     "success": JobConclusion.SUCCESS,
     "failure": JobConclusion.FAILURE,
     "cancelled": JobConclusion.UNKNOWN,
     "skipped": JobConclusion.UNKNOWN,
 }
+
+
+def _harmless(log: object) -> object:
+    """A log may hold any bytes; what no database takes tells nothing of a failure."""
+    return storable(log, len(log)) if isinstance(log, str) else log
 
 
 class CiReport(BaseModel):
@@ -61,7 +68,7 @@ class CiReport(BaseModel):
         },
     )
 
-    job: Annotated[str, Field(min_length=1, max_length=LONGEST_JOB)]
+    job: Annotated[Plain, Field(min_length=1, max_length=LONGEST_JOB)]
     run: Annotated[int, Field(strict=True, gt=0, lt=2**63)] = Field(
         description="Grows from run to run: a pipeline's id, Slurm's job id, or `date +%s`."
     )
@@ -70,20 +77,20 @@ class CiReport(BaseModel):
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")] = Field(
         description="What was run: the range's bad end."
     )
-    branch: Annotated[str, Field(min_length=1, max_length=255)]
-    workflow: Annotated[str, Field(max_length=200)] = ""
+    branch: Annotated[Plain, Field(min_length=1, max_length=255)]
+    workflow: Annotated[Plain, Field(max_length=200)] = ""
     good: Ref | None = Field(
         default=None, description="The range's good end; where not given, the job's last green commit."
     )
-    recipe: Annotated[str, Field(max_length=LONGEST_JOB)] = Field(
+    recipe: Annotated[Plain, Field(max_length=LONGEST_JOB)] = Field(
         default="", description="Compared with the rules of `ci.jobs`, as the job's name is."
     )
     profile: Name | None = Field(default=None, description="Where not given, the rules of `ci.jobs` say it.")
     overrides: Overrides = Field(default={}, max_length=MOST_OVERRIDES)
-    log: Annotated[str, Field(max_length=LONGEST_LOG)] = Field(
+    log: Annotated[str, BeforeValidator(_harmless), Field(max_length=LONGEST_LOG)] = Field(
         default="", description="The end of the log: it tells which failure it was."
     )
-    url: Annotated[str, Field(max_length=LONGEST_URL)] = ""
+    url: Annotated[Plain, Field(max_length=LONGEST_URL)] = ""
 
 
 def ci_router(body_bytes: int) -> APIRouter:

@@ -25,7 +25,8 @@ from service.webhooks import delivery_url
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 
-_CURSOR = re.compile(r"([0-9T:.+-]{20,40}) (\S{1,100})")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_CURSOR = re.compile(r"([0-9T:.+-]{20,40}) ([A-Za-z0-9._-]{1,100})")
 
 
 class JobOutcome(BaseModel):
@@ -93,7 +94,7 @@ def list_deliveries(
 
 
 def _existing(delivery_id: str, parts: Parts) -> Delivery:
-    row = Deliveries(parts.database).get(delivery_id) if len(delivery_id) <= 100 else None
+    row = Deliveries(parts.database).get(delivery_id) if _ID.fullmatch(delivery_id) else None
     if row is None:
         raise Problem(
             problems.NOT_FOUND,

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bisection.adapters.nightlies import JobRule, Webhook
-from bisection.adapters.run_reports import LONGEST_JOB, LONGEST_URL, RunReport, conclusion_of
+from bisection.adapters.run_reports import LONGEST_JOB, LONGEST_URL, RunReport, conclusion_of, storable
 
 _PULL_REQUEST_BRANCH = re.compile(r"pull-request/\d+")
 #: The app in whose name GitHub reports the jobs of workflows.
@@ -158,7 +158,7 @@ def _read_run(run: WorkflowRun, webhook: Webhook) -> Reading:
             attempt=run.run_attempt,
             head_sha=run.head_sha,
             conclusion=conclusion_of(run.conclusion),
-            url=run.html_url[:LONGEST_URL],
+            url=storable(run.html_url, LONGEST_URL),
         )
     )
 
@@ -182,11 +182,11 @@ def _read_check(check: CheckRun, webhook: Webhook) -> Reading:
             run=check.id,
             head_sha=check.head_sha,
             conclusion=conclusion_of(check.conclusion),
-            url=(check.html_url or check.details_url or "")[:LONGEST_URL],
-            job=check.name[:LONGEST_JOB],
+            url=storable(check.html_url or check.details_url or "", LONGEST_URL),
+            job=storable(check.name, LONGEST_JOB),
             check_run=check.id,
             is_actions=is_actions,
-            log="" if is_actions else "\n".join(text for text in said if text)[-_LONGEST_OUTPUT:],
+            log="" if is_actions else storable("\n".join(text for text in said if text), _LONGEST_OUTPUT),
         )
     )
 

@@ -11,6 +11,7 @@ import re
 import zipfile
 from dataclasses import dataclass, replace
 
+from bisection.adapters.run_reports import storable
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE
 from workers.credentials import without_credentials
 from workers.signatures import Failure, FailureKind, failure_in_log, failure_kind, failure_signature
@@ -71,7 +72,7 @@ def _signature(kind: FailureKind, failure: Failure | None) -> str:
         return kind.value
     # Before numbers and paths are taken out: after that a credential has no shape any more.
     harmless = replace(failure, message=without_credentials(failure.message))
-    return failure_signature(harmless, ())[:LONGEST_SIGNATURE]
+    return storable(failure_signature(harmless, ()), LONGEST_SIGNATURE)
 
 
 def _last_own_failure(text: str) -> Failure | None:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from bisection.adapters.run_reports import LONGEST_JOB, LONGEST_URL, JobConclusion, RunReport, conclusion_of
+from bisection.adapters.run_reports import (
+    LONGEST_JOB,
+    LONGEST_URL,
+    JobConclusion,
+    RunReport,
+    conclusion_of,
+    storable,
+)
 from workers.github_api import GitHubApi
 
 
@@ -72,18 +79,18 @@ def _report(row: Mapping[str, Any], repository: str) -> RunReport | None:
         attempt=int(row.get("run_attempt") or 1),
         head_sha=str(row["head_sha"]),
         conclusion=conclusion_of(row.get("conclusion")),
-        url=str(row.get("html_url") or "")[:LONGEST_URL],
+        url=storable(str(row.get("html_url") or ""), LONGEST_URL),
     )
 
 
 def _job(row: Mapping[str, Any]) -> GitHubJob:
     return GitHubJob(
         id=int(row["id"]),
-        name=str(row["name"])[:LONGEST_JOB],
+        name=storable(str(row["name"]), LONGEST_JOB),
         workflow=str(row.get("workflow_name") or ""),
         run=int(row["run_id"]),
         attempt=int(row.get("run_attempt") or 1),
         conclusion=conclusion_of(row.get("conclusion")),
         head_sha=str(row["head_sha"]),
-        url=str(row.get("html_url") or "")[:LONGEST_URL],
+        url=storable(str(row.get("html_url") or ""), LONGEST_URL),
     )

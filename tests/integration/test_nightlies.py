@@ -499,6 +499,11 @@ def test_a_report_may_name_ends_profile_and_overrides(scene: NightlyScene) -> No
     assert (request["good"], request["overrides"]) == ("v0.3.0", {"train.micro_batch_size": 2})
 
 
+def test_a_log_of_any_bytes_is_taken(scene: NightlyScene) -> None:
+    name = scene.report(commit=BAD, good=GOOD, log="\0\ud800\x1b[31m" + crash_log("a\0b")).json()["delivery"]
+    assert decisions(scene.settled(name.rpartition("/")[2])) == {"perf": "started"}
+
+
 def test_a_repeated_report_is_known_by_its_id(scene: NightlyScene) -> None:
     assert scene.report(commit=BAD, good=GOOD).json()["decision"] == "accepted"
     assert scene.report(commit=BAD, good=GOOD).json()["decision"] == "duplicate"
@@ -530,6 +535,8 @@ def test_a_report_with_another_secret_or_for_an_unknown_repository_is_refused_al
         ({"commit": BAD, "profile": "elsewhere"}, 422),
         ({"commit": BAD, "good": "--upload-pack=x"}, 422),
         ({"commit": BAD, "surprise": 1}, 422),
+        ({"commit": BAD, "job": "a\0b"}, 422),
+        ({"commit": BAD, "branch": "\ud800"}, 422),
         ({"commit": BAD, "log": "x" * 200_001}, 422),
     ],
 )

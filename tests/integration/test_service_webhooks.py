@@ -71,7 +71,8 @@ def test_deliveries_are_listed_page_by_page_the_newest_first(scene: ServiceScene
 
 
 def test_a_delivery_that_is_not_there_is_said_so(scene: ServiceScene) -> None:
-    problem(scene.client.get("/v1/deliveries/nothing"), 404, "not-found")
+    for name in ("nothing", "%00", "x" * 101, "%ED%A0%80"):
+        problem(scene.client.get(f"/v1/deliveries/{name}"), 404, "not-found")
     problem(scene.client.post("/v1/deliveries/nothing/release"), 404, "not-found")
 
 

@@ -11,6 +11,11 @@ LONGEST_JOB = 300
 LONGEST_URL = 500
 
 
+def storable(text: str, most: int) -> str:
+    """A stranger's text without what no database takes: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]
+
+
 class JobConclusion(StrEnum):
     """What a finished run of a job says."""
 
