@@ -8,18 +8,26 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from bisection.adapters.catalogue import Catalogue, Profile
 from bisection.adapters.training_environments import Environment
-from tests.podman_scene import Podman, why_not
+from bisection.commits import State
+from bisection.ledger import Purpose, Trial
+from bisection.measurement import Outcome
+from tests.podman_scene import Podman, host_mounts, why_not
+from tests.repository_scene import RepositoryScene
 from workers.building import BuildHostError
 from workers.environments import Environments, PreparedEnvironment
 from workers.requirement_lock import Unbuildable
+from workers.trial_run import run_trial
 
 DOCKERFILE = """\
 ARG BASE_IMAGE
@@ -156,6 +164,7 @@ def test_workers_at_once_build_one_image(tmp_path: Path, base: str, tree: Path) 
     assert sorted(built) == [0, 1]
 
 
+@pytest.mark.long
 def test_an_image_that_somebody_removed_is_built_again(
     tmp_path: Path, podman: Podman, base: str, tree: Path
 ) -> None:
@@ -168,6 +177,7 @@ def test_an_image_that_somebody_removed_is_built_again(
     assert again.key == key
 
 
+@pytest.mark.long
 def test_the_image_that_was_longest_not_used_goes_and_one_in_use_stays(
     tmp_path: Path, podman: Podman, base: str, tree: Path
 ) -> None:
@@ -206,3 +216,51 @@ def test_a_program_that_is_missing_is_the_hosts_fault(
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(BuildHostError, match="podman is not on this host"):
         prepare(tmp_path / "root", wanted(f"sha256:{'0' * 64}"), tree)
+
+
+SAYS = "raise ValueError(open('/deepep.patch').read().strip())\n"
+
+
+@pytest.mark.long
+def test_each_state_trains_in_the_image_of_its_own_dockerfile(tmp_path: Path, podman: Podman) -> None:
+    """Two commits with another patch: each trial sees its own, in an image that holds nothing else."""
+    scene = RepositoryScene(tmp_path / "nightly")
+    scene.write("docker/Dockerfile.ci", "\n".join(DOCKERFILE.splitlines()[:3]) + "\n")
+    identity = podman.image_of_the_host()
+    base = identity if identity.startswith("sha256:") else f"sha256:{identity}"
+    for kind in ("profiles", "repositories"):
+        (tmp_path / "catalogue" / kind).mkdir(parents=True)
+    entry = yaml.safe_dump({"name": "nightly", "url": scene.url})
+    (tmp_path / "catalogue" / "repositories" / "nightly.yaml").write_text(entry)
+    python = str(Path(sys.base_prefix).resolve() / "bin" / f"python3.{sys.version_info.minor}")
+    profile = Profile.model_validate(
+        {
+            "name": "tiny",
+            "repository": "nightly",
+            "environment": wanted(base, inputs=["docker/patches"], python=python).model_dump(),
+            "container": {"runtime": "podman", "mounts": host_mounts()},
+            "launch": [{"command": ["{python}", "train.py"]}],
+            "privacy": {"samples": "leave"},
+            "data": {"kind": "mock"},
+        }
+    )
+    catalogue = Catalogue(tmp_path / "catalogue")
+    keys = set()
+    for pin in ("the first pin", "the second pin"):
+        scene.write("docker/patches/deepep.patch", f"{pin}\n")
+        measured = run_trial(
+            Trial(state=State(commit=scene.commit(pin, train__py=SAYS)), attempt=1, purpose=Purpose.SEARCH),
+            profile=profile,
+            repository=catalogue.repository("nightly"),
+            catalogue=catalogue,
+            root=tmp_path / "root",
+            overrides={},
+            capacity_bytes=None,
+            worker="w1",
+            pseudonym_key=b"of a test",
+            cancelled=lambda: False,
+            progress=lambda _: None,
+        ).measurement
+        assert (measured.outcome, measured.reason) == (Outcome.CRASHED, f"ValueError: {pin}")
+        keys.add(measured.environment_key)
+    assert len(keys) == 2
