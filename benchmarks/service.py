@@ -25,6 +25,7 @@ import hmac
 import http.client
 import json
 import multiprocessing
+import os
 import secrets
 import socket
 import sys
@@ -121,6 +122,7 @@ def _in_threads(work: Callable[[int], None], count: int) -> None:
 
 
 def _serve_bare(listener: socket.socket, content: bytes) -> None:
+    os.setsid()  # as our server has: Linux shares the processor out among sessions
     app = FastAPI()
 
     @app.get("/v1/bisections/{bisection_id}")
@@ -135,6 +137,7 @@ def _serve_bare(listener: socket.socket, content: bytes) -> None:
 def bare(content: bytes) -> Iterator[str]:
     """The URL of a bare FastAPI application in a process of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as our server's
     process = multiprocessing.get_context("fork").Process(
         target=_serve_bare, args=(listener, content), daemon=True
     )
