@@ -138,6 +138,7 @@ def what_the_job_reads() -> dict[str, Any]:
     torch._C._cuda_resetPeakMemoryStats = simulated.set_back
     torch.cuda.is_initialized = torch.cuda.memory.is_initialized = lambda: True
     torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_name = lambda *_: "none"
     torch.cuda.memory._get_device_index = lambda *_, **__: 0
     answers: dict[str, Any] = {}
     for name, device in (("alone", None), ("beside the probe", CudaDevice())):

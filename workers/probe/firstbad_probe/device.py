@@ -75,6 +75,7 @@ class CudaDevice:
     def __init__(self) -> None:
         self.index = -1
         self.chosen = False
+        self._name = ""  # known before anything fails: a device in error answers nothing
         self._peaks = KeptPeaks()
         self._statistics: Callable[[int], Statistics]
         self._set_back: Callable[[int], None]
@@ -86,6 +87,7 @@ class CudaDevice:
         Not before the job has chosen: asking any earlier would make a context on the first device.
         """
         self.index = torch.cuda.current_device()
+        self._name = torch.cuda.get_device_name(self.index)
         self.chosen = True
         self._statistics = torch._C._cuda_memoryStats
         self._set_back = torch._C._cuda_resetPeakMemoryStats
@@ -155,7 +157,7 @@ class CudaDevice:
         torch.cuda.synchronize(self.index)
 
     def name(self) -> str:
-        return torch.cuda.get_device_name(self.index)
+        return self._name
 
     def attach_out_of_memory(self, callback: OutOfMemoryCallback) -> bool:
         """Call back when the allocator refuses, before it raises; False where torch has no such place."""

@@ -96,7 +96,8 @@ class DeviceWatch:
         self.watched_steps += self.watched
         self._own_seconds = 0.0
         self.counted.take_phases()
-        self.clock.start_step(watched=self.watched)
+        if self.device.chosen:
+            self.clock.start_step(watched=self.watched)
 
     def end_step(self, told: Callable[[float], None]) -> dict[str, Any]:
         """The step's peaks; `told` is called with its seconds when they are known."""
@@ -129,9 +130,15 @@ class DeviceWatch:
         self.outside_source = source
 
     def _refused(self, requested_bytes: int, free_bytes: int) -> None:
-        """The allocator will raise after this; nothing here may."""
+        """The allocator will raise after this: an error from here would take the place of its own."""
         if len(self.refusals) >= _MOST_REFUSALS:
             return
+        try:
+            self._record_refusal(requested_bytes, free_bytes)
+        except Exception as error:
+            self.unseen.append(f"a refused allocation: {type(error).__name__}: {error}")
+
+    def _record_refusal(self, requested_bytes: int, free_bytes: int) -> None:
         scope, phase = self._where()
         self._settle()
         reading = self.device.read()

@@ -79,13 +79,14 @@ class EventClock:
         Answers the host's seconds.
         """
         step, self._step = self._step, None
-        host = perf_counter() - self._began
-        if step is not None:
-            step.host_seconds, step.told = host, told
-            step.end = self._record()
-            self._waiting.append(step)
+        if step is None:  # there is no device: nothing was started
+            told(0.0)
+            return 0.0
+        step.host_seconds, step.told = perf_counter() - self._began, told
+        step.end = self._record()
+        self._waiting.append(step)
         self.collect()
-        return host
+        return step.host_seconds
 
     def collect(self) -> None:
         """Read the steps whose last event has passed."""

@@ -12,7 +12,7 @@ from collections import deque
 import torch
 
 from firstbad_probe.live_bytes import rounded
-from firstbad_probe.storages import Storages
+from firstbad_probe.storages import Storages, is_on
 
 
 class _Reference(weakref.ref):  # type: ignore[type-arg]
@@ -35,10 +35,12 @@ class Handovers:
     def track(self, tensor: torch.Tensor, component: str) -> None:
         """This component made it, unless another one is known to have."""
         if tensor.device.type != self._device_type or self._owned.block_of(tensor) is not None:
-            return
+            return  # what has an owner leaves the owner's account when it dies
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # a wrapper has none of its own
+            return
+        if not is_on(storage, self._device_type):
             return
         known = self._alive.get(storage._cdata)
         if known is not None and known() is not None:

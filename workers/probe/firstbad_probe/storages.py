@@ -129,7 +129,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _see_storage(self, tensor: torch.Tensor, scope: Scope) -> None:
         storage = _storage_of(tensor)
-        if storage is None or (self._labels_only and storage.device.type != self._labels_only):
+        if storage is None or (self._labels_only and not is_on(storage, self._labels_only)):
             return
         if self._dead:
             self.settle()
@@ -329,6 +329,14 @@ def instant(scope: Scope, phase: str) -> str:
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.2f} MiB"
+
+
+def is_on(storage: torch.UntypedStorage, device_type: str) -> bool:
+    """Whether it has memory of such a device; a wrapper (a quantized or distributed tensor) has none."""
+    try:
+        return storage.device.type == device_type and storage.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
