@@ -55,8 +55,11 @@ class Parts:
         return Roster(self.database)
 
 
-def parts_of(request: Request) -> Parts:
-    """A dependency: the parts of the application that serves this request."""
+async def parts_of(request: Request) -> Parts:
+    """A dependency: the parts of the application that serves this request.
+
+    It is awaited, though it waits for nothing: a plain function would be sent through a thread each time.
+    """
     return cast(Parts, request.app.state.parts)
 
 
