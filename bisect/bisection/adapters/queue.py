@@ -7,6 +7,8 @@ losing the broker with all it holds loses nothing.
 
 from __future__ import annotations
 
+import time
+
 from celery import Celery
 from kombu.exceptions import OperationalError
 
@@ -15,6 +17,7 @@ ADVANCE = "firstbad.advance"
 WORK = "firstbad.work"
 SETTLE = "firstbad.settle"
 ANNOUNCE = "firstbad.announce"
+_BURST_SECONDS = 1.0
 
 
 def make_celery(broker_url: str) -> Celery:
@@ -53,6 +56,7 @@ class Queue:
 
     def __init__(self, application: Celery) -> None:
         self._application = application
+        self._settled_at: dict[str, float] = {}
 
     def advance(self, bisection_id: str) -> bool:
         """Wake a control worker for one bisection; False if the broker did not take it."""
@@ -63,7 +67,15 @@ class Queue:
         return self._send(WORK, [queue], queue)
 
     def settle(self, repository: str) -> bool:
-        """Say that a CI reported something of a repository."""
+        """Say that a CI reported something of a repository.
+
+        One hint stands for all that is stored: of a burst of reports only one a second is sent, and what
+        comes after a worker has looked is found by the reconciler.
+        """
+        now = time.monotonic()
+        if now - self._settled_at.get(repository, -_BURST_SECONDS) < _BURST_SECONDS:
+            return True
+        self._settled_at[repository] = now
         return self._send(SETTLE, [repository], CONTROL)
 
     def announce(self, announcement_id: str) -> bool:
