@@ -122,8 +122,9 @@ def test_the_environment_is_made_from_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_probe_is_asked_for_allocations_only_where_they_are_wanted(tmp_path: Path) -> None:
-    assert "FIRSTBAD_PROBE_MODE" not in launch(tmp_path, profile()).environment
-    assert launch(tmp_path, profile(), full=True).environment["FIRSTBAD_PROBE_MODE"] == "full"
+    wanted = profile(launch=[{"command": ["x"]}])
+    assert "FIRSTBAD_PROBE_MODE" not in launch(tmp_path, wanted).environment
+    assert launch(tmp_path, wanted, full=True).environment["FIRSTBAD_PROBE_MODE"] == "full"
 
 
 def test_that_nothing_is_resumed_may_be_said_again() -> None:
