@@ -11,6 +11,7 @@ import runpy
 import sys
 
 try:
+    from firstbad_probe.dry_run.orders import PRODUCTION, read_orders
     from firstbad_probe.hooks import Hooks
     from firstbad_probe.imports import ImportCallbacks
     from firstbad_probe.observer import Observer
@@ -27,6 +28,7 @@ def main() -> None:
         raise SystemExit("usage: python -m firstbad_probe SCRIPT [ARGS...]")
     try:
         settings = read_settings()
+        orders = read_orders(os.environ, settings.world_size) if settings.device == "dry_run" else None
     except ValueError as refusal:
         raise SystemExit(f"firstbad_probe: {refusal}") from None
     script = sys.argv[1]
@@ -36,7 +38,11 @@ def main() -> None:
     callbacks, patches = ImportCallbacks(), Patches()
     callbacks.install()
     observer = Observer(settings)
-    if settings.device == "cpu":
+    if orders is not None and orders.layers == PRODUCTION:
+        from firstbad_probe.dry_run import fused
+
+        fused.install(patches)
+    if settings.device != "cuda":
         from firstbad_probe import platform
 
         platform.install(
@@ -44,7 +50,13 @@ def main() -> None:
             callbacks,
             local_world_size=settings.local_world_size,
             to_device=observer.storages.to_device,
+            local_layers=orders is None or orders.layers != PRODUCTION,
         )
+    if orders is not None:
+        from firstbad_probe.dry_run.rehearsal import Rehearsal
+
+        rehearsal = Rehearsal(orders, patches, observer)
+        rehearsal.install(callbacks)
     Hooks(observer).watch(callbacks)
     error: BaseException | None = None
     try:
@@ -57,7 +69,7 @@ def main() -> None:
         raise
     finally:
         observer.finish()
-        write_record(settings, observer, patches, callbacks, error, repository)
+        write_record(observer.settings, observer, patches, callbacks, error, repository)
 
 
 if __name__ == "__main__":

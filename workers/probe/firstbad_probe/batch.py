@@ -59,6 +59,7 @@ class Batches:
     with_images: int = 0
     faults: set[str] = field(default_factory=set)
     notes: set[str] = field(default_factory=set)
+    examines: bool = True  #: whether pixels are looked at; those of a dry run have no values
     _examined: int = 0
 
     def see(self, arguments: Mapping[str, Any], *, counted: bool) -> None:
@@ -72,7 +73,8 @@ class Batches:
             return
         if isinstance(pixels, torch.Tensor) and pixels.numel():
             self.with_images += 1
-            self._examine(pixels)
+            if self.examines:
+                self._examine(pixels)
         if not counted:
             return
         if isinstance(pixels, torch.Tensor) and pixels.dim() == _WHOLE_IMAGES:

@@ -52,6 +52,7 @@ class Observer:
 
     def __init__(self, settings: Settings, device: Device | None = None) -> None:
         self.settings = settings
+        self.simulated = settings.device == "dry_run"  #: nothing is computed: sizes are true, values are not
         self.timeline = Timeline()
         self.scopes: Scopes
         self.watch: DeviceWatch | None = None
@@ -71,7 +72,7 @@ class Observer:
                 locates=settings.full,
             )
         self.ownership = Ownership(self.storages, self.scopes)
-        self.batches = Batches()
+        self.batches = Batches(examines=not self.simulated)
         self.preparations = Preparations()
         self.steps: list[dict[str, Any]] = []
         #: Step to the cells that were alive after it; of the first and the newest step.

@@ -29,7 +29,7 @@ class Ownership:
         self._scopes = scopes
         self._component: dict[int, str] = {}  #: id of a parameter, or of its master, to component
         self._known: list[torch.nn.Parameter] = []
-        self._flat: dict[int, list[tuple[int, int, str]]] = {}  #: data pointer to element ranges
+        self._flat: dict[int, list[tuple[int, int, str]]] = {}  #: storage to element ranges
         self.parameters = dict.fromkeys(COMPONENTS, 0)  #: elements, frozen ones included
         self.trainable = dict.fromkeys(COMPONENTS, 0)
         self.padding_bytes = 0
@@ -100,7 +100,7 @@ class Ownership:
             if tensor is not None and tensor.numel():
                 self._storages.adopt(tensor)
                 self._split(tensor, ranges, category)
-                self._flat[tensor.untyped_storage().data_ptr()] = ranges
+                self._flat[tensor.untyped_storage()._cdata] = ranges
 
     def _split(self, tensor: torch.Tensor, ranges: list[tuple[int, int, str]], category: str) -> None:
         block = self._storages.block_of(tensor)
@@ -147,7 +147,7 @@ class Ownership:
         if component is not None:
             return component
         offset = tensor.storage_offset()
-        for start, end, owner in self._flat.get(tensor.untyped_storage().data_ptr(), ()):
+        for start, end, owner in self._flat.get(tensor.untyped_storage()._cdata, ()):
             if start <= offset < end:
                 return owner
         return RUNTIME

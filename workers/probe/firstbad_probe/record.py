@@ -48,7 +48,8 @@ def write_record(
 ) -> None:
     observer.storages.settle()
     notes = [*observer.notes, *sorted(observer.batches.notes), *callbacks.notes]
-    notes.append(TRACKING_NOTE if observer.watch is None else GPU_NOTE)
+    if not observer.simulated:
+        notes.append(TRACKING_NOTE if observer.watch is None else GPU_NOTE)
     if observer.ownership.padding_bytes:
         notes.append(
             f"{observer.ownership.padding_bytes} bytes of flat buffers are padding and belong to no component"
@@ -72,14 +73,17 @@ def write_record(
             "retained": [
                 {"step": step, "breakdown": _breakdown(cells)} for step, cells in observer.retained.items()
             ],
-            "steps": observer.steps,
+            "steps": [{**step, "seconds": 0.0} for step in observer.steps]
+            if observer.simulated
+            else observer.steps,
             "time": _time(observer),
             "oom": _refusal(observer),
             "refusals": [] if observer.watch is None else observer.watch.refusals,
             "watch": None if observer.watch is None else observer.watch.to_json(),
             "unseen": observer.unseen,
             "data": {
-                "real": observer.batches.real and observer.mock_data is None,
+                # Of a dry run's data nobody can say: it has sizes and no values.
+                "real": None if observer.simulated else observer.batches.real and not observer.mock_data,
                 "images": observer.batches.images,
             },
             "parameters": observer.ownership.parameters,
@@ -102,7 +106,7 @@ def write_record(
 
 def _hardware(observer: Observer) -> str:
     if observer.watch is None:
-        return "cpu"
+        return "none: a dry run" if observer.simulated else "cpu"
     return observer.watch.device.name() if observer.watch.device.chosen else "no device was chosen"
 
 
@@ -181,7 +185,11 @@ def invalid_reasons(
                 reasons.append(f"{module} was never imported, but was expected from {prefix}")
         elif not os.path.realpath(file).startswith((prefix, os.path.realpath(prefix))):
             reasons.append(f"{module} was imported from {file}, not from {prefix}")
-    if settings.require_real_data and (observer.batches.microbatches or error is None):
+    if (
+        settings.require_real_data
+        and not observer.simulated
+        and (observer.batches.microbatches or error is None)
+    ):
         if observer.mock_data:
             reasons.append(f"the data is not real: it comes from {observer.mock_data}")
         reasons += [f"the data is not real: {reason}" for reason in observer.batches.reasons()]
@@ -263,6 +271,8 @@ def _breakdown(cells: dict[Cell, int]) -> list[dict[str, Any]]:
 
 
 def _time(observer: Observer) -> list[dict[str, Any]]:
+    if observer.simulated:
+        return []
     clock = observer.clock if observer.watch is None else observer.watch.clock
     parts = {} if clock is None else clock.steady_mean()
     return [

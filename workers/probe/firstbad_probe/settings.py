@@ -14,7 +14,7 @@ class Settings:
     """One rank's orders."""
 
     directory: Path  #: where rank-<R>.json and config.json go
-    device: str  #: cpu or cuda
+    device: str  #: cpu, cuda or dry_run
     rank: int
     world_size: int
     local_world_size: int
@@ -32,8 +32,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     if not directory:
         raise ValueError("FIRSTBAD_PROBE_DIRECTORY is not set: name a folder for the probe's files")
     device = environment.get("FIRSTBAD_DEVICE", "cuda")
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"FIRSTBAD_DEVICE is {device!r}: it must be cpu or cuda")
+    if device not in ("cpu", "cuda", "dry_run"):
+        raise ValueError(f"FIRSTBAD_DEVICE is {device!r}: it must be cpu, cuda or dry_run")
     mode = environment.get("FIRSTBAD_PROBE_MODE") or "cheap"
     if mode not in ("cheap", "full"):
         raise ValueError(f"FIRSTBAD_PROBE_MODE is {mode!r}: it must be cheap or full")

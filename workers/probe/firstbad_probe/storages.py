@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,6 +87,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._emptied: dict[int, tuple[_Reference, live_bytes.Cell]] = {}
         self._active = False
         self._replaying = False
+        self._within_one = False  #: a function runs that counts as one operation
         self._operation = ""  #: that runs now, where storages are listed
 
     def start(self) -> None:
@@ -114,10 +116,22 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.inventory is not None:
             self._operation = str(func)
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if self.scopes.host_depth == 0:
+        if self.scopes.host_depth == 0 and not self._within_one:
             if func in _RESIZING:
                 self._resized(out.untyped_storage())
             self._see(out, scope)
+        return out
+
+    def as_one_operation(self, function: Callable[[], Any]) -> Any:
+        """Call the function as if it were one operation: only its result is seen."""
+        if self._within_one:
+            return function()
+        self._within_one = True
+        try:
+            out = function()
+        finally:
+            self._within_one = False
+        self._see(out, self.scopes.here())
         return out
 
     def _see(self, out: Any, scope: Scope) -> None:

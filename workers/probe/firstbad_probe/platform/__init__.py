@@ -25,11 +25,14 @@ def install(
     *,
     local_world_size: int,
     to_device: Callable[[torch.Tensor], torch.Tensor],
+    local_layers: bool = True,
 ) -> None:
     """Apply every patch that can be applied now, and arrange for the rest at import time.
 
-    `to_device` answers the tensor that a GPU would hold for the given one.
+    `to_device` answers the tensor that a GPU would hold for the given one. Without
+    `local_layers` the job keeps its Transformer Engine layers and fused kernels: a dry run
+    stands in for those itself.
     """
     entry_points.install(patches, local_world_size=local_world_size, to_device=to_device)
     stand_ins.install(patches, callbacks)
-    megatron.install(patches, callbacks)
+    megatron.install(patches, callbacks, local_layers=local_layers)

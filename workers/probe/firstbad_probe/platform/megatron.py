@@ -21,18 +21,21 @@ from firstbad_probe.patches import Patches
 # Section of the configuration, key, and the value that a CPU can honour. Each
 # was left at its GPU value first and failed; fusions that are plain torch
 # (swiglu, bias and dropout) run, and stay as the job sets them.
-CPU_CONFIGURATION: tuple[tuple[str, str, Any], ...] = (
+Values = tuple[tuple[str, str, Any], ...]
+WITHOUT_FUSED_KERNELS: Values = (
     ("model", "moe_permute_fusion", False),  # Transformer Engine
     ("model", "moe_router_fusion", False),  # Transformer Engine
     ("model", "apply_rope_fusion", False),  # Transformer Engine
     ("model", "masked_softmax_fusion", False),  # a CUDA extension, in half precision
     ("model", "gradient_accumulation_fusion", False),  # a CUDA extension
+)
+ALWAYS: Values = (
     ("model", "persist_layer_norm", False),  # apex
     ("dist", "distributed_backend", "gloo"),
 )
 
 
-def install(patches: Patches, callbacks: ImportCallbacks) -> None:
+def install(patches: Patches, callbacks: ImportCallbacks, *, local_layers: bool) -> None:
     def after(module_name: str, patch: Callable[[Any, Patches], None]) -> None:
         callbacks.after(module_name, lambda module: patch(module, patches))
 
@@ -40,10 +43,12 @@ def install(patches: Patches, callbacks: ImportCallbacks) -> None:
     after("megatron.core.tensor_parallel.random", _random_states)
     after("megatron.core.transformer.moe.moe_utils", _router_without_transformer_engine)
     after("megatron.core.transformer.torch_norm", _norm_under_sequence_parallelism)
-    after("megatron.core.models.gpt.gpt_layer_specs", _local_layers)
+    if local_layers:
+        after("megatron.core.models.gpt.gpt_layer_specs", _local_layers)
     after("megatron.core.datasets.utils", _no_helpers_to_compile)
     after("megatron.bridge.training.initialize", _initialization_without_cuda)
-    after("megatron.bridge.training.pretrain", _configuration)
+    values = (*WITHOUT_FUSED_KERNELS, *ALWAYS) if local_layers else ALWAYS
+    after("megatron.bridge.training.pretrain", functools.partial(_configuration, values=values))
 
 
 def _gloo_exchange(patches: Patches) -> None:
@@ -160,13 +165,13 @@ def _initialization_without_cuda(module: Any, patches: Patches) -> None:
     module.initialize_megatron = initialize_megatron
 
 
-def _configuration(module: Any, patches: Patches) -> None:
+def _configuration(module: Any, patches: Patches, values: Values) -> None:
     """Switch off what only a GPU can honour, just before Bridge validates the configuration."""
     train = module.pretrain
 
     @functools.wraps(train)
     def pretrain(config: Any, *args: Any, **keywords: Any) -> Any:
-        for section_name, key, value in CPU_CONFIGURATION:
+        for section_name, key, value in values:
             section = getattr(config, section_name, None)
             if hasattr(section, key) and getattr(section, key) != value:
                 patches.use(f"configuration {section_name}.{key}={value}")

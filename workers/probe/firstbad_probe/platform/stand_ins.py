@@ -137,11 +137,14 @@ def install(patches: Patches, callbacks: ImportCallbacks) -> None:
     finder = _Finder(missing)
     sys.meta_path.append(finder)
     import_ = builtins.__import__
+    stands_in: dict[str, StandIn | None] = {}
 
     def guarded(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        stand_in = missing.get(name.partition(".")[0]) if level == 0 else None
+        if name not in stands_in:  # torch imports inside of functions that run for every operation
+            stands_in[name] = missing.get(name.partition(".")[0])
+        stand_in = stands_in[name] if level == 0 else None
         if stand_in is None:
             return import_(name, globals, locals, fromlist, level)
         importer = (globals or {}).get("__name__", "")
