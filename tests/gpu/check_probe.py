@@ -5,7 +5,7 @@ usage: python tests/gpu/check_probe.py [--rehearse] [--output FILE]
 Runs with any Python that has torch (2.6 or later), from a checkout of this project. Neither Megatron nor
 Transformer Engine is needed: the model is a small one in plain torch, laid out as Qwen3-VL-MoE is, and the
 answer says which of them were there. Without a GPU it ends with 3 and the words "no GPU". --rehearse runs
-can run on the tensors of the host instead, to try the script itself; its answer says so, and measures nothing.
+can run on the tensors of the host instead, to try the script itself; its answer says so and measures nothing.
 
 Each check runs in a process of its own. Ends with 0 if all hold, 1 if one does not.
 """
