@@ -63,10 +63,10 @@ class Ancestor:
 def is_kept(derivation: Derivation, criterion: Criterion, measured: Measurement) -> bool:
     """Whether a bisection begins with this measurement of its ancestor.
 
-    A lost trial tells nothing of its state, and one that was refused memory below a limit that is asked about
-    now does not tell what it would have needed. A retry also leaves behind what could not be judged: what kept
-    a state from being built or run may be mended by now. For another criterion or another range that would
-    only buy the same skip again.
+    A lost trial tells nothing of its state, and one that was refused memory below a limit that is asked
+    about now does not tell what it would have needed. A retry also leaves behind what could not be judged:
+    what kept a state from being built or run may be mended by now. For another criterion or another range
+    that would only buy the same skip again.
     """
     if derivation is Derivation.ANEW or measured.outcome is Outcome.LOST:
         return False

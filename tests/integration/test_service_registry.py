@@ -9,6 +9,7 @@ import pytest
 
 from bisection.adapters.storage.claims import Claims
 from bisection.adapters.storage.roster import Roster
+from bisection.adapters.storage.tokens import Scope
 from bisection.commits import State
 from bisection.ledger import Purpose, Trial
 from bisection.measurement import Measurement, Outcome
@@ -116,7 +117,7 @@ def test_a_token_that_asks_too_much_is_told_when_to_come_back(scene: ServiceScen
         answer = client.get("/v1/profiles")
         problem(answer, 429, "too-many-requests")
         assert 90 < int(answer.headers["retry-after"]) <= 100
-    with scene.client_with(scene.tokens["read"]) as other:
+    with scene.client_with(scene.tokens[Scope.READ]) as other:
         assert other.get("/v1/profiles").status_code == 200
         assert other.get("/healthz").status_code == 200
 

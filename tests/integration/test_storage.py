@@ -278,8 +278,8 @@ def test_a_list_is_filtered_by_what_was_asked_and_by_whom(
 
 def test_a_delivery_is_first_only_once(database: Database) -> None:
     deliveries = Deliveries(database)
-    assert deliveries.first("d1", "workflow_run")
-    assert not deliveries.first("d1", "workflow_run")
+    assert deliveries.store("d1", "workflow_run", "training", None)
+    assert not deliveries.store("d1", "workflow_run", "training", None)
 
 
 def test_a_revoked_token_opens_nothing(database: Database) -> None:

@@ -90,7 +90,7 @@ def descent(report: CulpritReport) -> list[tuple[str, tuple[str, ...], str]]:
 
 
 def retraction(report: CulpritReport) -> str:
-    """That the result was taken back, by whom and why; "" while it stands. The reason is a stranger's text."""
+    """That the result was taken back, by whom and why; "" while it stands. The reason is anybody's text."""
     told = report.retraction
     if told is None:
         return ""
