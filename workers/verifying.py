@@ -81,9 +81,7 @@ def _test_revert(context: WorkerContext, row: BisectionRow, spec: BisectionSpec,
     rows = context.trials.of(row.id)
     ledger = Trials.ledger(rows)
     signature = Search.replay(spec, ledger, spec.ground).standing.evidence.signature
-    known = judged(
-        spec.criterion, signature, ledger, culprit.short, circumstances_of(spec.shown, ledger)
-    )
+    known = judged(spec.criterion, signature, ledger, culprit.short, circumstances_of(spec.shown, ledger))
     if known is not None:
         return _end(context, row, known)
     if culprit.hash == bad.hash:

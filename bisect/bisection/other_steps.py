@@ -172,11 +172,7 @@ def specification_for(standing: Standing, step: Step) -> BisectionSpec:
 
 def entries_for(line: Line, ledger: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     """The entries that speak of the states of a line, as a ledger of their own."""
-    inside = [
-        entry
-        for entry in ledger
-        if entry.trial.state in line.places and entry.trial.is_evidence
-    ]
+    inside = [entry for entry in ledger if entry.trial.state in line.places and entry.trial.is_evidence]
     return tuple(replace(entry, sequence=sequence) for sequence, entry in enumerate(inside))
 
 

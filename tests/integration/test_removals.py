@@ -158,9 +158,9 @@ def test_a_report_and_a_log_say_that_their_time_was_over(scene: ServiceScene) ->
     (removal,) = Removals(scene.database).apply(Keeping(artifacts_days=1), moment=in_days(2), at_most=10)
     words = f"The logs and files of its trials expired by policy on {removal.at[:10]}."
     for format in ("markdown", "html"):
-        report = scene.client.get(address, params={"format": format})
-        assert report.status_code == 200
-        assert words in report.text
+        shown = scene.client.get(address, params={"format": format})
+        assert shown.status_code == 200
+        assert words in shown.text
     (trial,) = scene.client.get(f"/v1/bisections/{bisection_id}/trials").json()["items"]
     log = scene.client.get(f"/v1/bisections/{bisection_id}/trials/{trial['id']}/artifacts/log.txt")
     assert log.status_code == 404

@@ -59,6 +59,7 @@ def test_of_a_throughput_the_change_is_told_in_its_unit() -> None:
     assert finding.commits == (hash_of(20),)
     (other,) = finding.others
     assert other.commits == (hash_of(45),)
+    assert other.delta is not None
     assert other.delta == pytest.approx(-6 * TOKENS, rel=0.02)
     assert f"The throughput also falls by {-other.delta:,.1f} useful tokens a second" in finding.why
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from alembic import context
 
-from bisection.adapters.storage import keeping_schema, nightly_schema
+# Each adds its tables to the metadata.
+from bisection.adapters.storage import keeping_schema, nightly_schema  # noqa: F401
+from bisection.adapters.storage.schema import metadata
 
-assert keeping_schema.metadata is nightly_schema.metadata  # each adds its tables
-context.configure(connection=context.config.attributes["connection"], target_metadata=nightly_schema.metadata)
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 context.run_migrations()
