@@ -23,6 +23,7 @@ from bisection.adapters.git_process import GitError
 from bisection.adapters.mirror import Mirror, MirrorError
 from bisection.adapters.tree_export import TreeEntry, UnsafeTreeError, check_lengths
 from bisection.commits import State
+from workers.disk_budget import Kept, beyond
 from workers.working_copy import GITLINK, Part, Record, WorkingCopy
 
 #: About 400 copies of a repository of Megatron Bridge's size with its Megatron-LM.
@@ -188,33 +189,23 @@ class Workspaces:
                     return WorkingCopy(destination, record)
         return None
 
-    def _copies(self) -> Iterator[_Kept]:
+    def _copies(self) -> Iterator[Kept]:
         with suppress(FileNotFoundError):
             for folder in self._kept.iterdir():
                 if folder.name.startswith(".trash-"):  # of a worker that was killed while evicting
                     shutil.rmtree(folder, ignore_errors=True)
                     continue
-                with suppress(OSError):
-                    used_ns = (folder / _RECORD).stat().st_mtime_ns
-                    yield _Kept(used_ns=used_ns, name=folder.name, folder=folder)
+                with suppress(OSError, ValueError, IndexError):  # a name that is not ours
+                    used_ns, size = (folder / _RECORD).stat().st_mtime_ns, int(folder.name.split("@")[1])
+                    yield Kept(used_ns=used_ns, name=folder.name, bytes=size, folder=folder)
 
     def _evict(self) -> None:
         """Throws out what was longest not used, until the rest fits."""
-        left = self._budget_bytes
-        for kept in sorted(self._copies(), reverse=True):
-            left -= int(kept.name.split("@")[1])
-            if left < 0:
-                trash = self._kept / f".trash-{uuid.uuid4().hex}"
-                with suppress(OSError):
-                    kept.folder.rename(trash)
-                    shutil.rmtree(trash, ignore_errors=True)
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class _Kept:
-    used_ns: int
-    name: str
-    folder: Path
+        for kept in beyond(self._budget_bytes, self._copies()):
+            trash = self._kept / f".trash-{uuid.uuid4().hex}"
+            with suppress(OSError):
+                kept.folder.rename(trash)
+                shutil.rmtree(trash, ignore_errors=True)
 
 
 def _brought(copy: WorkingCopy, parts: list[Part]) -> bool:

@@ -155,6 +155,33 @@ def test_of_an_interpreters_lock_only_the_overlays_count(pinned: Pinned) -> None
     assert [move.name for move in factor.packages] == ["alpha"]
 
 
+@pytest.mark.parametrize(
+    ("environment", "kinds"),
+    [
+        ({"kind": "venv", "lock": "lock.txt", "inputs": ["docker"]}, [FactorKind.SOURCE]),
+        ({"kind": "venv", "lock": "lock.txt"}, []),
+        (
+            {
+                "kind": "image",
+                "dockerfile": "docker/ci",
+                "inputs": ["lock.txt"],
+                "python": "/usr/bin/python3",
+            },
+            [FactorKind.SOURCE],
+        ),
+    ],
+)
+def test_what_builds_the_environment_goes_with_the_source(
+    pinned: Pinned, environment: dict[str, Any], kinds: list[FactorKind]
+) -> None:
+    pinned.training.write("docker/ci", "FROM another\n")
+    pinned.training.git("add", "docker/ci")
+    b = pinned.training.commit_index("Another base image")
+    container: dict[str, Any] = {"container": {"runtime": "podman"}} if environment["kind"] == "image" else {}
+    change = pinned.change(b, environment=environment, relevant_paths=["train.py"], **container)
+    assert [factor.kind for factor in change.factors] == kinds
+
+
 def test_the_versions_between_are_those_that_lie_in_the_folders(pinned: Pinned) -> None:
     for version in ("0.9", "1.0", "1.2", "1.10", "1.9", "2.0", "2.0.post1"):
         write_wheel(pinned.folder / "wheels", "alpha", version, "")
