@@ -44,6 +44,11 @@ test-long: check
 lock: setup
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-package firstbad \
 	  --extra dev --extra worker --extra postgresql pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-package firstbad -c requirements.lock \
+	  --extra postgresql pyproject.toml -o docker/service.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-package firstbad -c requirements.lock \
+	  --extra worker --extra postgresql pyproject.toml -o docker/worker.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes docker/build.in -o docker/build.lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
