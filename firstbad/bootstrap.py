@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import structlog
 from fastapi import FastAPI
 
 from bisection.adapters.catalogue import Catalogue
@@ -33,7 +30,7 @@ def open_database(settings: Settings) -> Database:
 
 
 def open_queue(settings: Settings) -> Queue:
-    return Queue(make_celery(settings.broker_url))
+    return Queue(make_celery(settings.broker_url, settings.broker_ca))
 
 
 def open_catalogue(settings: Settings) -> Catalogue:
@@ -87,17 +84,3 @@ def _write_private(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-
-
-def configure_logs() -> None:
-    """One line a record, to standard error, where `up` collects them."""
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

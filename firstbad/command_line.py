@@ -110,25 +110,34 @@ def _say_where(first: str, settings: Settings) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
-@app.command(hidden=True)
+@app.command()
 def api(
-    listener: Annotated[int, typer.Option(help="Descriptor of a listening socket.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; the port is FIRSTBAD_PORT.")] = "127.0.0.1",
+    listener: Annotated[int | None, typer.Option(hidden=True)] = None,
     follow: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
-    """The API alone, on a socket that its parent holds."""
+    """The API alone, where broker and workers run elsewhere."""
     import socket
 
     import uvicorn
 
-    from firstbad.bootstrap import configure_logs, make_api
-    from firstbad.embedded import follow_parent
+    from firstbad.bootstrap import make_api
+    from firstbad.embedded import follow_parent, listen
+    from firstbad.logs import configure_logs
 
     if follow:
         follow_parent(follow)
-    configure_logs()
-    inherited = socket.socket(fileno=listener)
-    settings = replace(read_settings(), port=inherited.getsockname()[1])
-    configuration = uvicorn.Config(make_api(settings), log_level="warning", timeout_graceful_shutdown=3)
+    settings = read_settings()
+    configure_logs(as_json=settings.logs_json)
+    inherited = (
+        listen(replace(settings, port_is_fixed=True), host)
+        if listener is None
+        else socket.socket(fileno=listener)
+    )
+    settings = replace(settings, port=inherited.getsockname()[1])
+    configuration = uvicorn.Config(
+        make_api(settings), log_level="warning", log_config=None, timeout_graceful_shutdown=3
+    )
     uvicorn.Server(configuration).run(sockets=[inherited])
 
 
@@ -140,15 +149,17 @@ def worker(
 ) -> None:
     """One worker process for one queue, e.g. on a GPU host."""
     from bisection.adapters.queue import make_celery
-    from firstbad.bootstrap import configure_logs, worker_context
+    from firstbad.bootstrap import worker_context
     from firstbad.embedded import follow_parent
     from workers.application import run_worker
 
+    from firstbad.logs import configure_logs
     if follow:
         follow_parent(follow)
-    configure_logs()
     settings = read_settings()
-    run_worker(make_celery(settings.broker_url), worker_context(settings, queue, name))
+    configure_logs(as_json=settings.logs_json)
+    application = make_celery(settings.broker_url, settings.broker_ca)
+    run_worker(application, worker_context(settings, queue, name))
 
 
 @app.command()

@@ -78,7 +78,7 @@ def find_running(settings: Settings) -> Server | None:
     return server if answer.status_code == 200 else None
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings, host: str = "127.0.0.1") -> socket.socket:
     """A listener on the settings' port, or, where it is taken and nobody named it, on a free one.
 
     The parent keeps it for the API, so that no other program can take the port between two starts of
@@ -92,7 +92,7 @@ def listen(settings: Settings) -> socket.socket:
         # acknowledgement of its headers.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            listener.bind(("127.0.0.1", port))
+            listener.bind((host, port))
         except OSError:
             listener.close()
             if settings.port_is_fixed:
@@ -100,7 +100,7 @@ def listen(settings: Settings) -> socket.socket:
             continue
         listener.listen(_BACKLOG)
         return listener
-    raise PortTaken("no port of the loopback address is free")
+    raise PortTaken(f"no port of {host} is free")
 
 
 @dataclass(kw_only=True)

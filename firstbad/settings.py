@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from bisection.adapters.storage.removals import Keeping
 
@@ -29,6 +30,7 @@ class Settings:
     FIRSTBAD_PORT          port of the API on loopback (default 8321)
     FIRSTBAD_DATABASE_URL  another database than the SQLite file in the home
     FIRSTBAD_BROKER_URL    another broker than the bundled one
+    FIRSTBAD_BROKER_CA     certificates (PEM) that vouch for a broker behind rediss:// (default: the system's)
     FIRSTBAD_PUBLIC_URL    how people reach the API, where that is not this machine's loopback address
     FIRSTBAD_CATALOGUE     another folder of profiles/ and repositories/ than the home's
 
@@ -37,6 +39,11 @@ class Settings:
     FIRSTBAD_KEEP_LOGS        what its trials and builds printed (default 30)
     FIRSTBAD_KEEP_ARTIFACTS   every file of its trials (default 90)
     FIRSTBAD_KEEP_BISECTIONS  all of it, its report too (default forever)
+
+    FIRSTBAD_LOG_FORMAT    what services and workers write: `text` (default), or `json`, one object a line
+
+    The two URLs hold passwords, so each may stand in a file instead, which FIRSTBAD_DATABASE_URL_FILE or
+    FIRSTBAD_BROKER_URL_FILE names.
     """
 
     home: Path
@@ -47,6 +54,8 @@ class Settings:
     catalogue: Path
     keeping: Keeping = Keeping()
     public_url: str = ""  #: without a slash at its end; "": nobody else reaches it
+    broker_ca: Path | None = None  #: None: what the system trusts
+    logs_json: bool = False
 
     @property
     def bundles_broker(self) -> bool:
@@ -75,6 +84,13 @@ def bundled_broker_url(home: Path) -> str:
     return f"redis+socket://{broker_socket(home)}"
 
 
+def here_folder(key: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Where `firstbad run` keeps what it knows of one repository: below the user's cache directory."""
+    environment = os.environ if environment is None else environment
+    cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache).absolute() / "firstbad" / key
+
+
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Raises ValueError, naming the variable, for a value that cannot be used."""
     environment = os.environ if environment is None else environment
@@ -83,14 +99,17 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     port = environment.get("FIRSTBAD_PORT", "")
     if port and not (port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"FIRSTBAD_PORT is {port!r}; give a port number from 1 to 65535")
+    database_url = _secret(environment, "FIRSTBAD_DATABASE_URL")
     return Settings(
         home=home,
         port=int(port) if port else DEFAULT_PORT,
         port_is_fixed=bool(port),
-        database_url=make_url(environment["FIRSTBAD_DATABASE_URL"])
-        if environment.get("FIRSTBAD_DATABASE_URL")
+        database_url=_database_url(database_url)
+        if database_url
         else URL.create("sqlite", database=str(home / "firstbad.sqlite")),
-        broker_url=environment.get("FIRSTBAD_BROKER_URL") or bundled_broker_url(home),
+        broker_url=_secret(environment, "FIRSTBAD_BROKER_URL") or bundled_broker_url(home),
+        broker_ca=_broker_ca(environment.get("FIRSTBAD_BROKER_CA", "")),
+        logs_json=_log_format(environment.get("FIRSTBAD_LOG_FORMAT", "")) == "json",
         catalogue=Path(environment.get("FIRSTBAD_CATALOGUE") or home / "catalogue"),
         keeping=Keeping(
             logs_days=_days(environment, "FIRSTBAD_KEEP_LOGS", 30.0),
@@ -99,6 +118,48 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         ),
         public_url=_public_url(environment.get("FIRSTBAD_PUBLIC_URL", "")),
     )
+
+
+def _secret(environment: Mapping[str, str], name: str) -> str:
+    """The variable's value, or the content of the file that NAME_FILE names; "" for neither."""
+    value, file = environment.get(name, ""), environment.get(f"{name}_FILE", "")
+    if value and file:
+        raise ValueError(f"{name} and {name}_FILE are both set; keep one of them")
+    if not file:
+        return value
+    try:
+        value = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"{name}_FILE names {file}, which cannot be read: {reason}") from None
+    if not value:
+        raise ValueError(f"{name}_FILE names {file}, which is empty")
+    return value
+
+
+def _database_url(text: str) -> URL:
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError):
+        # The text itself is not shown: it may hold a password.
+        raise ValueError(
+            "FIRSTBAD_DATABASE_URL is no database URL; "
+            "give one like postgresql+psycopg://user:password@host:5432/name"
+        ) from None
+
+
+def _broker_ca(text: str) -> Path | None:
+    if not text:
+        return None
+    if not Path(text).is_file():
+        raise ValueError(f"FIRSTBAD_BROKER_CA names {text}, which is no file; give certificates in PEM")
+    return Path(text).absolute()
+
+
+def _log_format(text: str) -> str:
+    if text not in ("", "text", "json"):
+        raise ValueError(f"FIRSTBAD_LOG_FORMAT is {text!r}; give text or json")
+    return text or "text"
 
 
 def _public_url(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from celery.signals import worker_ready, worker_shutting_down
+from structlog.contextvars import bound_contextvars
 
 from bisection.adapters.queue import ADVANCE, ANNOUNCE, SETTLE, WORK
 from workers import keeping
@@ -34,7 +35,8 @@ def run_worker(application: Celery, context: WorkerContext) -> None:
     leaving = threading.Event()
 
     def advance_one(bisection_id: str) -> None:
-        advance(context, bisection_id)
+        with bound_contextvars(bisection=bisection_id, worker=context.name):
+            advance(context, bisection_id)
 
     def work_once(_queue: str) -> None:
         work(context, leaving)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from bisection.adapters.catalogue import CatalogueError, Profile
 from bisection.adapters.mirror import MirrorError
@@ -37,19 +38,26 @@ def work(context: WorkerContext, leaving: threading.Event) -> bool:
             leaving.wait(1.0)
             context.hints.work(context.queue)
         return False
-    log.info("trial starts", trial=claim.trial_id, bisection=claim.bisection_id)
-    with Lease(context.claims, claim) as lease:
-        result = _measure(context, claim, lease, leaving)
-    if leaving.is_set() and not lease.lost:
-        context.claims.hand_back(claim)
-        log.info("trial handed back", trial=claim.trial_id)
-    elif not lease.lost:
-        kept = context.claims.complete(claim, result.measurement, result.artifacts)
-        log.info("trial ends", trial=claim.trial_id, outcome=result.measurement.outcome, kept=kept)
+    with bound_contextvars(bisection=claim.bisection_id, trial=claim.trial_id, worker=context.name):
+        _run(context, claim, leaving)
     context.hints.advance(claim.bisection_id)
     if context.trials.waiting(context.queue):
         context.hints.work(context.queue)
     return True
+
+
+def _run(context: WorkerContext, claim: Claim, leaving: threading.Event) -> None:
+    log.info("trial starts", claim=claim.fence)
+    with Lease(context.claims, claim) as lease:
+        result = _measure(context, claim, lease, leaving)
+    if lease.lost:
+        log.warning("trial is not wanted from this worker any more", why=lease.verdict.value)
+    elif leaving.is_set():
+        context.claims.hand_back(claim)
+        log.info("trial handed back")
+    else:
+        kept = context.claims.complete(claim, result.measurement, result.artifacts)
+        log.info("trial ends", outcome=result.measurement.outcome.value, kept=kept)
 
 
 def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: threading.Event) -> TrialResult:

@@ -6,6 +6,7 @@ while: what they miss, the next beat makes good.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
 
@@ -24,7 +25,10 @@ class Pulse:
         self._beat = beat
         self._seconds = seconds
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # What the starter's lines carry (bisection, trial), the thread's carry too.
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()

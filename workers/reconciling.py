@@ -30,7 +30,9 @@ def reconcile(context: WorkerContext) -> None:
             _record_lost(context, claim)
         else:
             context.claims.hand_back(claim)
-            log.warning("lease ran out", trial=claim.trial_id, claim=claim.fence)
+            log.warning(
+                "lease ran out", bisection=claim.bisection_id, trial=claim.trial_id, claim=claim.fence
+            )
     queued = context.trials.unpublished(older_than=REPUBLISH_SECONDS)
     sent = [trial_id for trial_id, queue in queued if context.hints.work(queue)]
     context.trials.mark_published(sent)

@@ -7,7 +7,10 @@ losing the broker with all it holds loses nothing.
 
 from __future__ import annotations
 
+import ssl
 import time
+from pathlib import Path
+from typing import Protocol
 
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -20,13 +23,21 @@ ANNOUNCE = "firstbad.announce"
 _BURST_SECONDS = 1.0
 
 
-def make_celery(broker_url: str) -> Celery:
+def make_celery(broker_url: str, broker_ca: Path | None = None) -> Celery:
     """The Celery application; workers add their tasks to it, the service only sends.
 
     Each setting below is one that survived kill -9 of worker, child and broker;
     the defaults lose or double messages (visibility timeout, prefetch, early ack).
+    A rediss:// broker has to show a certificate for its name that ``broker_ca`` vouches for, or the system.
     """
     application = Celery("firstbad", broker=broker_url, set_as_current=False)
+    if broker_url.startswith("rediss://"):
+        # Said in so many words, whatever the defaults of Celery, kombu and redis come to be.
+        application.conf.broker_use_ssl = {
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+            "ssl_check_hostname": True,
+            **({"ssl_ca_certs": str(broker_ca)} if broker_ca else {}),
+        }
     application.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -49,6 +60,16 @@ def make_celery(broker_url: str) -> Celery:
         task_publish_retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
     )
     return application
+
+
+class Hints(Protocol):
+    """Wakes whoever has something to do now; True if the hint was taken."""
+
+    def advance(self, bisection_id: str) -> bool: ...
+    def work(self, queue: str) -> bool: ...
+    def settle(self, repository: str) -> bool: ...
+    def announce(self, announcement_id: str) -> bool: ...
+    def is_reachable(self) -> bool: ...
 
 
 class Queue:

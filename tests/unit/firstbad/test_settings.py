@@ -71,3 +71,43 @@ def test_a_public_address_is_taken_without_its_last_slash_and_refused_where_it_i
     for text in ("fb.example", "https://fb.example/?x", "javascript:alert(1)"):
         with pytest.raises(ValueError, match="FIRSTBAD_PUBLIC_URL"):
             read_settings({"FIRSTBAD_PUBLIC_URL": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FIRSTBAD_DATABASE_URL", "postgresql+psycopg://u:geheim@db/f"),
+        ("FIRSTBAD_BROKER_URL", "rediss://:geheim@b/0"),
+    ],
+)
+def test_a_url_with_a_password_may_stand_in_a_file(tmp_path: Path, name: str, value: str) -> None:
+    file = tmp_path / "secret"
+    file.write_text(value + "\n")
+    settings = read_settings({"FIRSTBAD_HOME": "/srv/fb", f"{name}_FILE": str(file)})
+    database = settings.database_url.render_as_string(hide_password=False)
+    assert value in (database, settings.broker_url)
+
+    with pytest.raises(ValueError, match=f"{name} and {name}_FILE are both set"):
+        read_settings({name: value, f"{name}_FILE": str(file)})
+    with pytest.raises(ValueError, match=f"{name}_FILE names {file}/none, which cannot be read"):
+        read_settings({f"{name}_FILE": f"{file}/none"})
+    file.write_text("\n")
+    with pytest.raises(ValueError, match=f"{name}_FILE names {file}, which is empty"):
+        read_settings({f"{name}_FILE": str(file)})
+
+
+def test_a_database_url_that_is_none_is_refused_without_being_shown() -> None:
+    with pytest.raises(ValueError, match="FIRSTBAD_DATABASE_URL is no database URL") as refused:
+        read_settings({"FIRSTBAD_DATABASE_URL": "postgresql//u:geheim@db"})
+    assert "geheim" not in str(refused.value)
+
+
+def test_what_vouches_for_the_broker_and_how_lines_look_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="FIRSTBAD_BROKER_CA names /srv/none, which is no file"):
+        read_settings({"FIRSTBAD_BROKER_CA": "/srv/none"})
+    with pytest.raises(ValueError, match="FIRSTBAD_LOG_FORMAT is 'xml'; give text or json"):
+        read_settings({"FIRSTBAD_LOG_FORMAT": "xml"})
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    settings = read_settings({"FIRSTBAD_BROKER_CA": str(ca), "FIRSTBAD_LOG_FORMAT": "json"})
+    assert (settings.broker_ca, settings.logs_json) == (ca, True)
