@@ -18,6 +18,7 @@ from firstbad.embedded import find_running
 from firstbad.settings import Settings, read_settings
 from workers.container_checks import check_containers
 from workers.host_checks import Check, Health, check_clock, check_host, guarded
+from workers.isolation_checks import check_isolations
 from workers.profile_checks import check_profile
 
 _SIGNS = {Health.WELL: "[green]ok  [/]", Health.DOUBTFUL: "[yellow]hmm [/]", Health.BROKEN: "[red]bad [/]"}
@@ -71,7 +72,8 @@ def _all_checks(settings: Settings, catalogue: Catalogue, names: list[str]) -> I
     yield "installation", guarded("catalogue", read_catalogue)
     yield "installation", guarded("database", lambda: _database(settings))
     yield "installation", guarded("broker", lambda: _broker(settings))
-    for check in (*check_host(settings.home, known), *check_containers(known)):
+    checks = (*check_host(settings.home, known), *check_containers(known), *check_isolations(known))
+    for check in checks:
         yield "host", check
     for name in names:
         try:

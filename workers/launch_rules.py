@@ -47,6 +47,8 @@ def broken_rules(profile: Profile) -> Iterator[str]:
             yield f"{era}{profile.steps} steps are too few: {needs.why}; set `steps` to {needs.least} or more"
         if adapter.env.get("HF_HUB_OFFLINE", "1") != "1":
             yield f"{era}HF_HUB_OFFLINE must stay 1: the hub may hold something else at every trial"
+        if profile.isolation and re.search(r"\{trial\}(?!/(tmp|home|probe)\b)", words):
+            yield f"{era}in isolation {{trial}} itself cannot be written: write {{trial}}/tmp"
         if any(word.endswith(_RUNNERS) for word in adapter.command):
             yield from (era + broken for broken in _of_a_runner(adapter.command))
             yield from (era + broken for broken in _of_its_environment(profile, adapter.env))

@@ -20,7 +20,9 @@ from pathlib import Path
 
 from bisection.adapters.catalogue import SlurmJob
 from bisection.adapters.containers import Container
+from bisection.adapters.isolation import Isolation
 from workers import containers, gpus, slurm_job
+from workers.isolating import CannotIsolate, isolated
 from workers.launching import Launch
 from workers.supervision import Cancelled, last_line, read_bounded, run_supervised
 from workers.supervisor import MARK, Result
@@ -44,6 +46,7 @@ class Ground:
     held: tuple[int, ...]
     mark: str
     gpus: bool  #: whether the trial needs the GPUs of its place for itself
+    isolation: Isolation | None = None  #: of a trial without a container, on this host
 
 
 def launch_here(launch: Launch, container: Container | None, ground: Ground) -> Result:
@@ -65,7 +68,11 @@ def launch_here(launch: Launch, container: Container | None, ground: Ground) -> 
 
 def _launched(launch: Launch, container: Container | None, ground: Ground) -> Result:
     if container is None:
-        return _supervised(launch, ground)
+        try:
+            shut_in = isolated(launch, ground.isolation, ground.folder) if ground.isolation else launch
+        except CannotIsolate as error:
+            return Result(error=str(error))
+        return _supervised(shut_in, ground)
     containers.announce(container, ground.folder)
     try:
         result = _supervised(

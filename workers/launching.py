@@ -40,6 +40,7 @@ class Launch:
     environment: Mapping[str, str]
     folder: Path  #: where it is started
     processes: int
+    python: Path  #: of the environment; of the image, with one
     adapter: str  #: the name of the era whose adapter fitted
     overrides: tuple[SpeltOverride, ...]
     image: str = ""
@@ -115,6 +116,7 @@ def plan_launch(
         processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
         adapter=adapter.name,
         overrides=changes,
+        python=environment.python,
         image=environment.image,
         reads=(
             Path(ranks.__file__).parent,  # with the probe

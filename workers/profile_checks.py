@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue, Profile
@@ -16,6 +17,7 @@ from bisection.commits import State
 from bisection.quantities import counted
 from workers.environments import Environments, PreparedEnvironment, image_program
 from workers.host_checks import Check, Health, check_torch, guarded
+from workers.isolation_checks import check_isolation
 from workers.launch_rules import broken_rules
 from workers.launching import plan_launch
 from workers.uv_lock import plain_lock
@@ -31,6 +33,11 @@ def check_profile(
     yield guarded("data", lambda: _data(profile))
     yield guarded("rules", lambda: _rules(profile))
     yield from (_place(name, path) for name, path in profile.places.items())
+    if profile.isolation:
+        shut_in = guarded("isolation", partial(check_isolation, profile.isolation))
+        yield shut_in
+        if shut_in.health is Health.BROKEN:
+            return
     state: list[State] = []
     fetched = guarded("repository", lambda: _fetched(profile, catalogue, root, state))
     yield fetched

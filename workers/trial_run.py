@@ -247,6 +247,7 @@ class _Run:
             mark=self._place.mark,
             gpus=self._profile.device == "cuda",
         )
+            isolation=self._profile.isolation,
         try:
             slurm = self._profile.slurm
             container = self._profile.container

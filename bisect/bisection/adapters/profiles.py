@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from bisection.adapters.catalogue_fields import Bytes, Name, PathInTree, Shape, Text, inside
 from bisection.adapters.containers import Container
+from bisection.adapters.isolation import Isolation
 from bisection.adapters.launch_adapters import LaunchAdapter, Renamed
 from bisection.adapters.queue import CONTROL
 from bisection.adapters.training_environments import Environment
@@ -98,6 +99,7 @@ class Profile(Shape):
     container: Container | None = None  #: how an environment of kind image is run
     data: Data = Data()
     privacy: Privacy = Privacy()
+    isolation: Isolation | None = None  #: of a trial without a container; none: it has the worker's rights
     steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
     warmup_steps: Annotated[int, Field(ge=1)] = 1  #: of these, that do not count for speed
     #: where speed is looked for, what else a worker runs beside each trial: how fast is it just now?
@@ -149,6 +151,11 @@ class Profile(Shape):
         if self.container and self.environment.dockerfile and self.container.runtime not in builders:
             raise ValueError(
                 f"{self.container.runtime} builds no Dockerfile: name docker or podman, or an `image`"
+        if self.isolation and (self.container or self.slurm):
+            raise ValueError(
+                "isolation is for trials on the worker's own host without a container: a container has "
+                "`network` and `memory_bytes` of its own, and a cluster's jobs are shut in by the cluster"
+            )
             )
         if self.container and self.container.runtime == "pyxis" and not self.slurm:
             raise ValueError("container.runtime pyxis needs `slurm`: it is a part of srun")
@@ -204,3 +211,4 @@ class Profile(Shape):
         row = self.model_dump(mode="json", include=decides)
         row["trial_seconds"] = self.limits.trial_seconds
         return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+            *(["isolation"] if self.isolation else []),

@@ -18,6 +18,7 @@ LAUNCH = Launch(
     environment={"HOME": "/t/home", "FIRSTBAD_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": "2,3", "A": "x,y z"},
     folder=Path("/t/workspace"),
     processes=8,
+    python=Path("/opt/venv/bin/python"),
     adapter="",
     overrides=(),
     image="nvcr.io/nvidia/nemo@sha256:" + "a" * 64,
