@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from firstbad_probe.dry_run.routing import Routing
+from firstbad_probe.dry_run.straight import Straight
 
 #: Values of more elements than this are not carried; what steers sizes is far smaller.
 LARGEST = 1 << 24
@@ -26,6 +27,7 @@ LARGEST = 1 << 24
 SMALL = 4096
 
 _aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 _WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _FILLED = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 _DATA_DEPENDENT = ("DynamicOutputShapeException", "DataDependentOutputException")
@@ -54,6 +56,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, fakes: FakeTensorMode, routing: Routing) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._fakes = fakes
+        self._straight = Straight(fakes)
+        self._names: dict[Any, str] = {}
         self.routing = routing
         #: What somebody asked for and nobody knew, by kind.
         self.unknown: Counter[str] = Counter()
@@ -68,7 +72,11 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.partition("::")[2]
+        if func is _DEVICE:
+            return args[0].fake_device if type(args[0]) is FakeTensor else func(*args)
+        name = self._names.get(func)
+        if name is None:
+            name = self._names[func] = func._schema.name.partition("::")[2]
         special = _SPECIAL.get(name)
         if special is not None:
             answer = special(self, func, args, kwargs)
@@ -77,7 +85,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _INDEXING:
             args = self._with_places(args)
         try:
-            out = func(*args, **kwargs)
+            out = self._straight(func, args, kwargs)
         except Exception as error:
             if type(error).__name__ not in _DATA_DEPENDENT:
                 raise
@@ -158,7 +166,10 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if name in _FILLED and outputs[0].numel() <= LARGEST // 4:
             with _disable_current_modes():
-                know(outputs[0], torch.full(outputs[0].shape, _FILLED[name], dtype=outputs[0].dtype))
+                # One number that stands for all, until something writes or looks into it: an optimizer's
+                # states begin like this too.
+                number = torch.full((), _FILLED[name], dtype=outputs[0].dtype)
+                know(outputs[0], number.expand(outputs[0].shape))
             return
         inputs = _tensors((args, kwargs))
         if self._is_known(name, inputs, outputs):
@@ -182,6 +193,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _compute(self, func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> None:
         try:
             with _disable_current_modes():
+                if not self._straight.makes_new(func):
+                    for tensor in _tensors(args):
+                        _spread(tensor)
                 result = func(*tree_map(_value, args), **tree_map(_value, kwargs))
         except Exception as error:  # what fails on values is unknown from here on
             self.unknown[f"{func}: {type(error).__name__}"] += 1
@@ -199,7 +213,28 @@ _SPECIAL = {
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [item for item in tree_leaves(tree) if isinstance(item, torch.Tensor)]
+    """The tensors of a function's arguments or results, in order."""
+    found: list[torch.Tensor] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[torch.Tensor]) -> None:
+    if isinstance(tree, torch.Tensor):
+        found.append(tree)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            _collect(item, found)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            _collect(item, found)
+
+
+def _spread(tensor: torch.Tensor) -> None:
+    """Give each element a place of its own: what follows writes into them, or shares them."""
+    value = known(tensor)
+    if value is not None and 0 in value.stride() and value.numel() > 1:
+        know(tensor, value.contiguous())
 
 
 def _value(item: Any) -> Any:
