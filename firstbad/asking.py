@@ -16,7 +16,13 @@ from firstbad.settings import read_settings
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-EXIT_WRONG, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+#: docs/reference/command-line.md has the table; 130 is a Ctrl-C.
+EXIT_WRONG, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NO_COMMIT, EXIT_STOPPED = 1, 2, 3, 4, 5
+
+
+def exit_of(finding: str | None) -> int:
+    """What a bisection's end means to a script: 0 where a commit was found, or nothing has ended yet."""
+    return {"rejected": EXIT_USAGE, "set": EXIT_NO_COMMIT, "none": EXIT_NO_COMMIT}.get(finding or "", 0)
 
 
 def fail(text: str, code: int = EXIT_WRONG) -> NoReturn:

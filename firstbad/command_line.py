@@ -31,6 +31,7 @@ from firstbad.asking import (
     out,
     print_json,
 )
+from firstbad.here import run_command
 from firstbad.settings import Settings, read_settings
 from service.client import ApiProblem
 
@@ -40,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Finds the first bad commit of a mixture-of-experts vision-language training regression.",
 )
+app.command(context_settings={"allow_interspersed_args": False})(run_command.run)
 memory_commands.register(app)
 bisection_commands.register(app)
 nightly_commands.register(app)

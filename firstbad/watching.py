@@ -1,4 +1,4 @@
-"""A bisection as it runs, in the terminal: a live table, or a line an event where there is none."""
+"""A bisection as it runs, in the terminal: a live picture, or a line an event where there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bisection.quantities import counted
 from bisection.rendering.escaping import terminal_safe
-from bisection.rendering.progress_words import answer_words, cost_words
+from bisection.rendering.progress_words import answer_words, cost_words, suspect_words
 from service.client import Client
 
 _LOOK_SECONDS = 1.0
@@ -22,13 +22,19 @@ _LOOK_SECONDS = 1.0
 _PATIENCE_SECONDS = 90.0
 
 _COLOURS = {"good": "green", "bad": "red", "skip": "yellow", "retry": "yellow"}
+_SIGNS = {"good": "+", "bad": "x", "skip": "?", "retry": "?"}
+#: Of the trials, the last so many are shown: a picture that is higher than the terminal cannot move.
+_MOST_ROWS = 15
+_MOST_SUSPECTS = 3
+
+Look = Callable[[], dict[str, Any]]
 
 
 class ServerGone(RuntimeError):
     """The server no longer answers; start `firstbad up` again, nothing is lost."""
 
 
-def patiently(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def patiently(call: Look) -> dict[str, Any]:
     """What the call gives, though the server may be away for a while. Raises ServerGone."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -45,22 +51,23 @@ def patiently(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def watch(client: Client, bisection_id: str, console: Console) -> dict[str, Any]:
     """Show the bisection until it has ended, or waits for its confirmation; returns it."""
+    return follow(lambda: patiently(lambda: client.get(bisection_id)), console)
 
-    def look() -> dict[str, Any]:
-        return client.get(bisection_id)
 
+def follow(look: Look, console: Console, pause_seconds: float = _LOOK_SECONDS) -> dict[str, Any]:
+    """The same for whatever tells how a bisection stands, in the API's shape."""
     if not console.is_terminal:
-        return _report_lines(look, console)
+        return _report_lines(look, console, pause_seconds)
     with Live(console=console, refresh_per_second=4) as live:
         while True:
-            bisection = patiently(look)
-            live.update(_picture(bisection))
+            bisection = look()
+            live.update(picture(bisection, console.width))
             if bisection["status"] in ("ended", "planned"):
                 return bisection
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(pause_seconds)
 
 
-def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[str, Any]:
+def _report_lines(look: Look, console: Console, pause_seconds: float) -> dict[str, Any]:
     said: set[str] = set()
 
     def say(text: str) -> None:
@@ -69,14 +76,14 @@ def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[
             console.print(Text(text), soft_wrap=True)
 
     while True:
-        bisection = patiently(look)
+        bisection = look()
         say(_headline(bisection))
         for hint in bisection["hints"]:
             say(terminal_safe(hint))
         for line in _so_far(bisection):
             say(terminal_safe(line))
         for trial in bisection["trials"]:
-            head = f"trial {trial['ordinal'] + 1} {trial['commit'][:10]} ({trial['purpose']})"
+            head = f"trial {trial['ordinal'] + 1} {state_words(trial)} ({trial['purpose']})"
             if trial["progress"]:
                 say(terminal_safe(f"{head}: {trial['progress']}"))
             if trial["verdict"]:
@@ -87,7 +94,14 @@ def _report_lines(look: Callable[[], dict[str, Any]], console: Console) -> dict[
                 )
         if bisection["status"] in ("ended", "planned"):
             return bisection
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(pause_seconds)
+
+
+def state_words(trial: Mapping[str, Any]) -> str:
+    """What a trial checks out: its commit, and inside of it the pins and packages that differ."""
+    inner = [f"{path.rpartition('/')[2]}@{commit[:10]}" for path, commit in trial["pins"].items()]
+    inner += [f"{name}=={version}" for name, version in trial["packages"].items()]
+    return " ".join([trial["commit"][:10], *inner])
 
 
 def _headline(bisection: Mapping[str, Any]) -> str:
@@ -106,21 +120,57 @@ def _so_far(bisection: Mapping[str, Any]) -> list[str]:
     return [answer_words(told), f"{cost_words(told)}."]
 
 
-def _picture(bisection: Mapping[str, Any]) -> RenderableType:
+def _suspects(bisection: Mapping[str, Any]) -> list[str]:
+    told = bisection.get("answer_so_far")
+    if told is None or bisection["status"] != "running":
+        return []
+    names = {
+        trial["commit"]: f"{trial['commit'][:10]} {trial['subject']}"
+        for trial in bisection["trials"]
+        if not trial["pins"] and not trial["packages"]
+    }
+    return [f"{share:>6} {name}" for share, name in suspect_words(told, names)[:_MOST_SUSPECTS]]
+
+
+def strip(bisection: Mapping[str, Any], width: int) -> Text:
+    """The range from good to bad, a column a commit or a few: what the last trial of each said."""
+    steps = int((bisection.get("plan") or {}).get("commits", 0))
+    placed = [trial for trial in bisection["trials"] if trial.get("position") is not None]
+    if steps < 1 or not placed:
+        return Text("")
+    room = max(2, min(width - 12, steps + 1))
+    signs: dict[int, tuple[str, str]] = {}
+    for trial in placed:
+        column = round(trial["position"] * (room - 1) / max(1, steps))
+        verdict = trial["verdict"] or ("" if trial["status"] in ("queued", "cancelled") else "running")
+        if verdict:
+            signs[min(column, room - 1)] = (_SIGNS.get(verdict, "▸"), _COLOURS.get(verdict, "bold"))
+    line = Text("good ")
+    for column in range(room):
+        line.append(*signs.get(column, ("·", "dim")))
+    return line.append(" bad")
+
+
+def picture(bisection: Mapping[str, Any], width: int) -> RenderableType:
+    """One moment: the range, the trials, who is suspected, what it cost and what is to come."""
     table = Table(box=None, pad_edge=False)
     for name in ("#", "commit", "purpose", "verdict", "what happened", "s"):
         table.add_column(name, justify="right" if name in "#s" else "left", overflow="ellipsis")
-    for trial in bisection["trials"]:
+    for trial in bisection["trials"][-_MOST_ROWS:]:
         verdict = trial["verdict"] or trial["status"]
         text = trial["verdict_why"] or trial["progress"] or trial["why"]
         table.add_row(
             str(trial["ordinal"] + 1),
-            trial["commit"][:10],
+            Text(terminal_safe(state_words(trial))),
             trial["purpose"],
             Text(verdict, style=_COLOURS.get(verdict, "dim")),
             Text(terminal_safe(text), no_wrap=True),
             f"{trial['seconds']:.0f}" if trial["seconds"] else "",
         )
     hints = [Text(terminal_safe(hint), style="yellow") for hint in bisection["hints"]]
+    suspects = [Text(terminal_safe(line), style="red") for line in _suspects(bisection)]
     so_far = [Text(terminal_safe(line)) for line in _so_far(bisection)]
-    return Group(Text(_headline(bisection), style="bold"), *hints, table, *so_far)
+    earlier = len(bisection["trials"]) - _MOST_ROWS
+    more = [Text(f"{counted(earlier, 'earlier trial')} above", style="dim")] if earlier > 0 else []
+    head = Text(_headline(bisection), style="bold")
+    return Group(head, strip(bisection, width), *hints, *more, table, *suspects, *so_far)

@@ -9,7 +9,7 @@ from typing import cast
 from fastapi import Request
 
 from bisection.adapters.catalogue import Catalogue
-from bisection.adapters.queue import Queue
+from bisection.adapters.queue import Hints
 from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
 from bisection.adapters.storage.database import Database
@@ -25,7 +25,7 @@ class Parts:
     """The adapters that `create_app` was given."""
 
     database: Database
-    queue: Queue
+    queue: Hints
     catalogue: Catalogue
     settings: ServiceSettings
 

@@ -17,6 +17,7 @@ from bisection.adapters.storage.summaries import Summary
 from bisection.adapters.storage.trials import TrialRow, Trials, TrialStatus
 from bisection.circumstances import ALONE, Circumstances
 from bisection.commit_record import circumstances_of
+from bisection.commits import State
 from bisection.criteria import Criterion, Judgement, Verdict, judge
 from bisection.finding import FindingKind, LevelKind
 from bisection.ledger import Purpose
@@ -143,6 +144,9 @@ class TrialView(BaseModel):
     ordinal: int
     status: TrialStatus
     purpose: Purpose
+    position: int | None = Field(
+        description="Place of its commit on the range, 0 is the good end; null off it, and inside a pin."
+    )
     why: str = Field(description="What the trial was expected to tell.")
     commit: str
     subject: str = Field(description="First line of the commit's message; hostile text, escape it.")
@@ -315,6 +319,12 @@ def _criterion(row: BisectionRow) -> Criterion | None:
     return Criterion.from_json(stored) if stored else None
 
 
+def _position(row: BisectionRow, state: State) -> int | None:
+    hashes = [commit["hash"] for commit in (row.spec or {}).get("commits", ())]
+    plain = not state.pins and not state.packages
+    return hashes.index(state.commit) if plain and state.commit in hashes else None
+
+
 def _subjects(row: BisectionRow) -> Mapping[str, str]:
     spec = row.spec or {}
     ranges = [spec.get("commits", ()), *(level["commits"] for level in spec.get("opened", ()))]
@@ -330,6 +340,7 @@ def _trial_fields(row: BisectionRow, trial: TrialRow, known: Circumstances) -> d
         "ordinal": trial.ordinal,
         "status": trial.status,
         "purpose": trial.trial.purpose,
+        "position": _position(row, trial.trial.state),
         "why": trial.trial.why,
         "commit": trial.trial.state.commit,
         "subject": _subjects(row).get(trial.trial.state.commit, ""),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisection.adapters.catalogue import Catalogue
-from bisection.adapters.queue import CONTROL, Queue
+from bisection.adapters.queue import CONTROL, Hints
 from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import Bisections
 from bisection.adapters.storage.claims import Claims
@@ -24,7 +24,7 @@ class WorkerContext:
     name: str  #: unique among living workers, e.g. "local-1@host"
     queue: str
     database: Database
-    hints: Queue
+    hints: Hints
     catalogue: Catalogue
     root: Path  #: where mirrors, workspaces, environments and running trials are kept
     keeping: Keeping = Keeping()  #: how long what has ended is kept

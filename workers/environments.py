@@ -115,6 +115,12 @@ class Environments:
         if wanted.kind == "interpreter":
             assert wanted.python is not None  # the catalogue's shape guarantees it
             python = Path(wanted.python)
+            if not python.exists():  # not the host's passing trouble: no repeat mends it
+                raise Unbuildable(
+                    "finding the interpreter",
+                    f"{python} does not exist on this host: set environment.python in the profile to one "
+                    "that does",
+                )
             described = describe_python(python)
             key = _digest("interpreter", str(python), described)
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bisection.adapters.catalogue import CatalogueError, Profile
-from bisection.adapters.mirror import Mirror, MirrorError
+from bisection.adapters.mirror import Mirror, MirrorError, MissingPath
 from bisection.adapters.storage.bisections import BisectionRow
 from bisection.adapters.storage.trials import TrialRow, Trials
 from bisection.allocations import AllocationTable
@@ -88,6 +88,7 @@ def gather_evidence(
     try:
         mirror = open_mirror(context, profile)
         before, after = (_with_lock(mirror, profile, side) for side in (before, after))
+        evidence = replace(evidence, launch=_with_unlisted_pins(mirror, spec, evidence.launch))
         if line.is_ground:
             evidence = replace(evidence, **_git_evidence(mirror, spec, finding))
     except (MirrorError, CatalogueError) as error:
@@ -173,6 +174,18 @@ def _with_lock(mirror: Mirror, profile: Profile, side: Side) -> Side:
     return replace(side, lock=text or "")  # without one, the report shows the other side's
 
 
+def _with_unlisted_pins(mirror: Mirror, spec: BisectionSpec, launch: Launch | None) -> Launch | None:
+    pins = {path for commit in spec.shown.range.commits for path in commit.pins}
+    if launch is None or not pins:
+        return launch
+    try:
+        text = mirror.read_file(spec.shown.range.bad.hash, ".gitmodules").decode(errors="replace")
+    except MissingPath:
+        text = ""
+    listed = set(re.findall(r"^[ \t]*path[ \t]*=[ \t]*(.+?)[ \t]*$", text, re.MULTILINE))
+    return replace(launch, unlisted_pins=tuple(sorted(pins - listed)))
+
+
 def _git_evidence(mirror: Mirror, spec: BisectionSpec, finding: Finding) -> dict[str, Any]:
     if finding.kind is not FindingKind.FOUND or finding.parent is None:
         return {}
@@ -198,8 +211,8 @@ def _launch(profile: Profile, spec: BisectionSpec, overrides: Mapping[str, Any])
     if "firstbad_probe" in adapter.command:
         by_hand |= _probe_environment(profile, spec)
     return Launch(
-        command=tuple(filled(word, words) for word in adapter.command),
-        override_syntax=adapter.override,
+        command=profile.by_hand or tuple(filled(word, words) for word in adapter.command),
+        override_syntax="" if profile.by_hand else adapter.override,
         overrides=dict(overrides),
         environment=by_hand,
         lock_path=environment.lock or "",

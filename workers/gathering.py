@@ -72,6 +72,7 @@ def _merge(ranks: Mapping[int, RankFile], outcome: Outcome) -> Measurement:
         imports=dict(first.imports),
         patches=_sums(file.patches for file in files),
         ranks=tuple(_share(file) for file in files[:MOST_RANKS]),
+        number=first.command.number if first.command else None,
         unseen=tuple(dict.fromkeys(told for file in files for told in file.unseen))[:MOST_UNSEEN],
         notes=tuple(notes),
     )

@@ -75,11 +75,12 @@ def plan_launch(
     *,
     overrides: Mapping[str, Any],
     capacity_bytes: int | None,
+    commit: str = "",
     full: bool = False,
 ) -> Launch:
     """The command and environment of one trial. Raises NoAdapter or OverrideRefused.
 
-    ``full`` asks the probe for the allocations behind the peak.
+    ``full`` asks the probe for the allocations behind the peak. ``commit`` is told to a command that asks.
     ``trial_folder`` has the folders home, tmp and probe; the probe writes into the last.
     """
     check_overrides(overrides)
@@ -89,6 +90,7 @@ def plan_launch(
         "{environment}": str(environment.python.parent.parent),
         "{workspace}": str(workspace),
         "{trial}": str(trial_folder),
+        "{commit}": commit,
         "{steps}": str(profile.steps),
         "{data}": profile.data.path or "",
     }

@@ -9,6 +9,8 @@ a rank says it is not what was asked     INVALID
 a device allocator refused               OUT_OF_MEMORY
 the time limit was reached               TIMED_OUT
 the probe could not begin                INVALID
+a command without the probe says so      as it says: COMPLETED, CRASHED, INVALID,
+(`script_job`)                           or LOST with `ABORT_SIGNATURE`
 a GPU's hardware failed (kernel's log)   LOST
 a library's call for device memory       OUT_OF_MEMORY
 was refused (NCCL, Triton, cuBLAS)
@@ -46,8 +48,18 @@ from workers.supervisor import Result
 
 HOST_MEMORY_SIGNATURE = "host_out_of_memory"
 HANG_SIGNATURE = "hang"
+#: Of a command that stops the whole search, as `git bisect run` is stopped by 128 and above.
+ABORT_SIGNATURE = "stopped by the command"
+#: Of a command whose every failure is the one looked for.
+COMMAND_SIGNATURE = "an exit code from 1 to 127"
 #: With this word the probe says, as its last line, why it did not start the job.
 _PROBE_SAYS = "firstbad_probe: "
+_OF_A_COMMAND = {
+    "good": (Outcome.COMPLETED, ""),
+    "bad": (Outcome.CRASHED, COMMAND_SIGNATURE),
+    "skip": (Outcome.INVALID, ""),
+    "abort": (Outcome.LOST, ABORT_SIGNATURE),
+}
 #: Ends that a broken memory module causes as well as broken code.
 _DOUBTFUL_ENDS = ("signal SIGSEGV", "signal SIGBUS", "signal SIGILL")
 
@@ -104,6 +116,10 @@ def decide(remains: Remains, ranks: Mapping[int, RankFile]) -> Decision:
             outcome=Outcome.INVALID,
             reason=f"the probe could not begin: {why}",
         )
+    command = next((rank.command for rank in ranks.values() if rank.command), None)
+    if command is not None:
+        outcome, signature = _OF_A_COMMAND[command.verdict]
+        return Decision(outcome=outcome, reason=remains.redaction.text(command.said), signature=signature)
     failures = _failures(remains, ranks)
     if failures or code != 0:
         return _decide_failure(remains, failures, code, outside_cause(result, code))

@@ -117,6 +117,14 @@ class RankError(_Shape):
     text: Annotated[str, Field(max_length=20_000)] = ""
 
 
+class RankCommand(_Shape):
+    """What became of a command that knows nothing of the probe (`script_job`)."""
+
+    verdict: Literal["good", "bad", "skip", "abort"]
+    said: Short  #: a sentence: how it ended
+    number: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+
 class RankData(_Shape):
     real: bool
     images: Count
@@ -146,6 +154,7 @@ class RankFile(_Shape):
     patches: Annotated[dict[Short, Count], Field(max_length=500)] = {}
     unseen: Annotated[tuple[Text, ...], Field(max_length=50)] = ()
     watch: RankWatch | None = None
+    command: RankCommand | None = None
     notes: Annotated[tuple[Text, ...], Field(max_length=200)] = ()
 
 

@@ -198,6 +198,7 @@ class _Run:
                 self._place.folder,
                 overrides=overrides,
                 capacity_bytes=self._known.capacity_bytes,
+                commit=trial.state.commit,
                 full=self._full,
             )
         except Unbuildable as error:
@@ -235,7 +236,7 @@ class _Run:
 
     def _train(self, trial: Trial, launch: Launch, environment: PreparedEnvironment) -> TrialResult:
         limit = self._profile.limits.trial_seconds
-        self._progress(_TRAINING_STARTS)
+        self._progress(self._told(""))
         ground = Ground(
             folder=self._place.folder,
             output=self._place.output,
@@ -318,7 +319,9 @@ class _Run:
         told = content.decode(errors="replace").strip() if content else ""
         if told:
             return f"training: {told}"
-        return line if self._profile.slurm else _TRAINING_STARTS
+        if self._profile.device == "host":
+            return line or "the command runs"
+        return line or _TRAINING_STARTS if self._profile.slurm else _TRAINING_STARTS
 
 
 def _package_folders(environment: PreparedEnvironment) -> tuple[Path, ...]:

@@ -338,8 +338,9 @@ def _throughput(delta: TimeDelta, origin: Origin) -> Regression:
 
 def _failure(parent: Measurement, culprit: Measurement, origin: Origin) -> Regression:
     signature = culprit.signature or culprit.reason or culprit.outcome.value
-    came_to = parent.outcome.value.replace("_", " ")
-    evidence = [f"The culprit ends with {signature}; its parent's outcome is {came_to}."]
+    passed = parent.outcome is Outcome.COMPLETED
+    came_to = "passes" if passed else f"ends otherwise: {parent.outcome.value.replace('_', ' ')}"
+    evidence = [f"It fails with {signature}; its parent {came_to}."]
     component: Component | None = None
     if culprit.oom is not None:
         evidence.append(

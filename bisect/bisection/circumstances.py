@@ -1,14 +1,15 @@
 """What a verdict needs to know besides its measurement: what the other trials of the ledger say.
 
-Three things that no single trial can tell: what work the good end's steps hold, how fast its controls run
-as a rule, and which doubtful failures came twice. All of it is derived from the ledger whenever
-a verdict is, so that a replay judges alike.
+Four things that no single trial can tell: what work the good end's steps hold, how fast its controls run
+as a rule, which doubtful failures came twice, and which numbers the ends told. All of it is derived from
+the ledger whenever a verdict is, so that a replay judges alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from bisection.commits import State
 from bisection.ledger import LedgerEntry
@@ -21,6 +22,15 @@ ALIKE_ON_ONE_WORKER = 3
 
 
 @dataclass(frozen=True, kw_only=True)
+class EndNumbers:
+    """The two ends; ``halfway`` between the medians of what a command told there, None until both told."""
+
+    good: State
+    bad: State
+    halfway: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Circumstances:
     """All of it may be missing: then nothing is refused, scaled or believed on its account."""
 
@@ -28,16 +38,31 @@ class Circumstances:
     #: state of a control to the useful tokens a second that it makes on a machine that nothing slows down
     paces: Mapping[State, float] = field(default_factory=dict)
     believed: frozenset[tuple[State, str]] = frozenset()  #: doubtful failures that came again
+    numbers: EndNumbers | None = None
 
 
 ALONE = Circumstances()
 
 
-def circumstances(good: State, ledger: Sequence[LedgerEntry], workers: int) -> Circumstances:
-    """Of a ledger. ``good`` is the good end's state, ``workers`` how many serve the pool."""
+def circumstances(good: State, bad: State, ledger: Sequence[LedgerEntry], workers: int) -> Circumstances:
+    """Of a ledger. ``good`` and ``bad`` are the ends' states, ``workers`` how many serve the pool."""
     return Circumstances(
-        work=_work_of(good, ledger), paces=_paces(ledger), believed=_believed(ledger, workers)
+        work=_work_of(good, ledger),
+        paces=_paces(ledger),
+        believed=_believed(ledger, workers),
+        numbers=_numbers(good, bad, ledger),
     )
+
+
+def _numbers(good: State, bad: State, ledger: Sequence[LedgerEntry]) -> EndNumbers:
+    told: dict[State, list[float]] = {good: [], bad: []}
+    for entry in ledger:
+        number = entry.measurement.number
+        if entry.trial.is_evidence and entry.trial.state in told and number is not None:
+            told[entry.trial.state].append(number)
+    known = told[good] and told[bad]
+    halfway = (median(told[good]) + median(told[bad])) / 2 if known else None
+    return EndNumbers(good=good, bad=bad, halfway=halfway)
 
 
 def _work_of(good: State, ledger: Sequence[LedgerEntry]) -> Work | None:

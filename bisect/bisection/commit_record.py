@@ -81,7 +81,8 @@ def any_bad(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> bool:
 
 def circumstances_of(spec: BisectionSpec, ledger: Sequence[LedgerEntry]) -> Circumstances:
     """What the verdicts of level 0 depend on besides their measurements."""
-    return circumstances(spec.levels[0].states[0], ledger, spec.workers)
+    states = spec.levels[0].states
+    return circumstances(states[0], states[-1], ledger, spec.workers)
 
 
 def equal_states(spec: BisectionSpec, commit_hash: str) -> frozenset[State]:

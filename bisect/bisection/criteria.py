@@ -7,6 +7,7 @@ replayed without a single new trial.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ OUT_OF_MEMORY_SIGNATURE = "out_of_memory"
 TIMED_OUT_SIGNATURE = "timed_out"
 #: Of a run whose steps hold other work than the good end's: no slow-down, and no evidence against one.
 OTHER_WORK_SIGNATURE = "other_work"
+METRIC_SIGNATURE = "metric"
 
 #: torch's allocator asks the device for segments of whole 2 MiB, for a small request for 20 MiB at most.
 _LARGEST_SEGMENT_ROUNDING = 20 * 2**20
@@ -40,6 +42,15 @@ class CriterionKind(StrEnum):
     THROUGHPUT = "throughput"
     #: bad if and only if the run failed with ``signature`` (or, where that is empty, with the bad end's)
     CRASH = "crash"
+    #: bad if and only if the number that the run told is above ``threshold``
+    METRIC_ABOVE = "metric_above"
+    #: bad if and only if the number that the run told is below ``threshold``
+    METRIC_BELOW = "metric_below"
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether a number is judged whose meaning only the requester knows."""
+        return self in (CriterionKind.METRIC_ABOVE, CriterionKind.METRIC_BELOW)
 
 
 class Verdict(StrEnum):
@@ -55,7 +66,8 @@ class Verdict(StrEnum):
 class Criterion:
     """Which regression is looked for. Raises ValueError where the kind lacks its number.
 
-    ``threshold`` is in bytes (PEAK_MEMORY) or useful tokens a second (THROUGHPUT).
+    ``threshold`` is in bytes (PEAK_MEMORY), useful tokens a second (THROUGHPUT) or the metric's own unit;
+    of a metric, None means halfway between the two ends.
     """
 
     kind: CriterionKind
@@ -70,6 +82,8 @@ class Criterion:
             self.threshold and self.threshold > 0
         ):
             raise ValueError(f"a {self.kind} criterion needs a threshold above 0")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise ValueError("a threshold must be a finite number")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,7 +109,7 @@ class Judgement:
 
     verdict: Verdict
     why: str
-    value: float | None = None  #: peak bytes or useful tokens a second
+    value: float | None = None  #: peak bytes, useful tokens a second, or the metric's number
     limit: float | None = None
     signature: str = ""
 
@@ -117,6 +131,7 @@ def judge(criterion: Criterion, measurement: Measurement, circumstances: Circums
     LOST           retry           retry          retry           retry
     =============  ==============  =============  ==============  ===================
 
+    A metric (either kind) is judged as THROUGHPUT is: COMPLETED by its number, anything else skipped.
     A doubtful failure is RETRY, whatever the criterion, until it came again. Memory and speed are
     not judged by mock data. How fast a run is, is judged against its control where it has one, and
     only between equal work.
@@ -134,6 +149,8 @@ def judge(criterion: Criterion, measurement: Measurement, circumstances: Circums
         )
     if criterion.kind is CriterionKind.CRASH:
         return _judge_crash(criterion, measurement)
+    if criterion.kind.is_metric:
+        return _judge_metric(criterion, measurement, circumstances)
     if _is_mock(criterion, measurement):
         return Judgement(
             verdict=Verdict.SKIP,
@@ -143,14 +160,48 @@ def judge(criterion: Criterion, measurement: Measurement, circumstances: Circums
     if outcome is Outcome.OUT_OF_MEMORY and criterion.kind is not CriterionKind.THROUGHPUT:
         return _judge_refusal(criterion, measurement)
     if outcome is not Outcome.COMPLETED:
-        return Judgement(
-            verdict=Verdict.SKIP,
-            why=f"it failed in another way than the one looked for: {measurement.reason or outcome}",
-            signature=measurement.signature,
-        )
+        return _another_failure(measurement)
     if criterion.kind is CriterionKind.THROUGHPUT:
         return _judge_throughput(criterion, measurement, circumstances)
     return _judge_peak(criterion, measurement)
+
+
+def _another_failure(measurement: Measurement) -> Judgement:
+    return Judgement(
+        verdict=Verdict.SKIP,
+        why=f"it failed in another way than the one looked for: {measurement.reason or measurement.outcome}",
+        signature=measurement.signature,
+    )
+
+
+def _judge_metric(criterion: Criterion, measurement: Measurement, circumstances: Circumstances) -> Judgement:
+    """Without a threshold, and until both ends told a number, an end is what the request says of it."""
+    if measurement.outcome is not Outcome.COMPLETED:
+        return _another_failure(measurement)
+    number = measurement.number
+    if number is None:
+        return Judgement(verdict=Verdict.SKIP, why="it told no number: look into its log")
+    above = criterion.kind is CriterionKind.METRIC_ABOVE
+    ends = circumstances.numbers
+    limit = criterion.threshold
+    if limit is None and ends is not None:
+        limit = ends.halfway
+    if limit is None:
+        if ends is None or measurement.state not in (ends.good, ends.bad):
+            return Judgement(verdict=Verdict.RETRY, why=f"{number:g}, and both ends are not known yet")
+        bad = measurement.state == ends.bad
+        why = f"{number:g}, as the {'bad' if bad else 'good'} end; what lies between is judged by both"
+        verdict = Verdict.BAD if bad else Verdict.GOOD
+        return Judgement(verdict=verdict, why=why, signature=METRIC_SIGNATURE if bad else "")
+    bad = number > limit if above else number < limit
+    side = "above" if number > limit else "below" if number < limit else "equal to"
+    return Judgement(
+        verdict=Verdict.BAD if bad else Verdict.GOOD,
+        why=f"{number:g} is {side} {limit:g}",
+        value=number,
+        limit=limit,
+        signature=METRIC_SIGNATURE if bad else "",
+    )
 
 
 def _is_mock(criterion: Criterion, measurement: Measurement) -> bool:
@@ -171,7 +222,7 @@ def _is_mock(criterion: Criterion, measurement: Measurement) -> bool:
 
 def _judge_crash(criterion: Criterion, measurement: Measurement) -> Judgement:
     if measurement.outcome is Outcome.COMPLETED:
-        return Judgement(verdict=Verdict.GOOD, why="all steps were taken")
+        return Judgement(verdict=Verdict.GOOD, why=measurement.reason or "all steps were taken")
     if criterion.signature and measurement.signature != criterion.signature:
         return Judgement(
             verdict=Verdict.SKIP,

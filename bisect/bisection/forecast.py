@@ -19,6 +19,7 @@ from bisection.ledger import LedgerEntry, Trial
 from bisection.measurement import Measurement, Outcome, Peak, Step
 from bisection.search import Search
 from bisection.specification import BisectionSpec
+from bisection.values import worse
 from memory_models.breakdown import Category, Component, MemoryBreakdown
 
 #: How many planted culprits are played: enough for a mean, few enough to take no time.
@@ -113,8 +114,8 @@ class _Answers:
     def of(cls, search: Search) -> _Answers:
         """The medians of what was measured on either side, and a fifth off the limit where nothing was."""
         criterion, seen = search.spec.criterion, search.standing.evidence.observations
-        limit = float(criterion.threshold or criterion.capacity_bytes or 1)
-        worse = -1 if criterion.kind is CriterionKind.THROUGHPUT else 1
+        limit = float(criterion.capacity_bytes or 1) if criterion.threshold is None else criterion.threshold
+        off = 0.2 * (abs(limit) or 1.0) * worse(criterion.kind)
         values = {
             side: [one.value for one in seen if one.bad is side and one.value is not None]
             for side in (False, True)
@@ -122,8 +123,8 @@ class _Answers:
         return cls(
             kind=criterion.kind,
             signature=search.standing.evidence.signature or criterion.signature or "failed",
-            good=median(values[False]) if values[False] else limit * (1 - 0.2 * worse),
-            bad=median(values[True]) if values[True] else limit * (1 + 0.2 * worse),
+            good=median(values[False]) if values[False] else limit - off,
+            bad=median(values[True]) if values[True] else limit + off,
         )
 
     def measurement(self, state: State, *, bad: bool) -> Measurement:
@@ -131,6 +132,8 @@ class _Answers:
         if self.kind is CriterionKind.CRASH:
             outcome = Outcome.CRASHED if bad else Outcome.COMPLETED
             return Measurement(outcome=outcome, state=state, signature=self.signature if bad else "")
+        if self.kind.is_metric:
+            return Measurement(outcome=Outcome.COMPLETED, state=state, number=value)
         if self.kind is CriterionKind.THROUGHPUT:
             steps = tuple(
                 Step(

@@ -206,6 +206,7 @@ class Measurement:
     control: Control | None = None  #: None: the profile asks for none, or it was not needed
     time: TimeBreakdown = field(default_factory=TimeBreakdown)
     oom: OutOfMemory | None = None
+    number: float | None = None  #: what a command of the requester's own told, in a unit of its own
     signature: str = ""  #: which failure; "" unless it failed
     doubtful: bool = False  #: a failure that both code and chance cause, such as an illegal memory access
     #: held by other processes before the trial, on the fullest of its GPUs; None: no GPU, or not known
@@ -256,6 +257,7 @@ class Measurement:
             "control": self.control.to_json() if self.control else None,
             "time": self.time.to_json(),
             "oom": dict(self.oom.__dict__) if self.oom else None,
+            "number": self.number,
             "signature": self.signature,
             "doubtful": self.doubtful,
             "gpu_bytes_of_others": self.gpu_bytes_of_others,
@@ -300,6 +302,7 @@ class Measurement:
                 control=Control.from_json(row["control"]) if row.get("control") else None,
                 time=TimeBreakdown.from_json(row.get("time", ())),
                 oom=OutOfMemory(**row["oom"]) if row.get("oom") else None,
+                number=row.get("number"),
                 signature=row.get("signature", ""),
                 doubtful=row.get("doubtful", False),
                 gpu_bytes_of_others=row.get("gpu_bytes_of_others"),

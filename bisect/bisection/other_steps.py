@@ -159,8 +159,9 @@ def specification_for(standing: Standing, step: Step) -> BisectionSpec:
     spec, line, level = standing.spec, standing.line, standing.line.level
     start, end = (level.range.position(line.first_commit(group).hash) for group in (step.first, step.last))
     commits = CommitRange(commits=level.range.commits[start : end + 1])
-    slow = standing.values.kind is CriterionKind.THROUGHPUT
-    kind = CriterionKind.THROUGHPUT if slow else CriterionKind.PEAK_MEMORY
+    kind = standing.values.kind
+    if kind is CriterionKind.OUT_OF_MEMORY:
+        kind = CriterionKind.PEAK_MEMORY
     return replace(
         spec,
         range=commits,

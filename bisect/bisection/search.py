@@ -262,11 +262,15 @@ class Search:
 
     @cached_property
     def _circumstances(self) -> Circumstances:
-        return circumstances(self.line.state(0), self._entries, self.spec.workers)
+        ends = self.line.state(0), self.line.state(self.line.last)
+        return circumstances(*ends, self._entries, self.spec.workers)
 
     @property
     def _lacks_reference(self) -> bool:
-        """Whether speeds are compared, and the good end's work is not known to compare them by."""
+        """Whether values are compared by the good end's, and that is not known."""
+        known = self._circumstances.numbers
+        if self.spec.criterion.kind.is_metric and self.spec.criterion.threshold is None:
+            return known is None or known.halfway is None
         return self.spec.criterion.kind is CriterionKind.THROUGHPUT and self._circumstances.work is None
 
     @cached_property
@@ -339,7 +343,7 @@ class Search:
         """The bad end until its failure is known, where that is the one that is looked for.
 
         Where it cannot be tested, the good end tells whether anything can; where the values climb slowly,
-        from where on they do; and of speeds, what work they are compared by.
+        from where on they do; of speeds, what work they are compared by; of a metric, what its limit is.
         """
         standing = self._standing
         at = {self.line.places.get(trial.state) for trial in running}

@@ -61,4 +61,10 @@ def _other(standing: Standing, step: OtherStep) -> str:
 
 
 def _metric(kind: CriterionKind) -> str:
-    return "the throughput" if kind is CriterionKind.THROUGHPUT else "the peak"
+    return (
+        "the throughput"
+        if kind is CriterionKind.THROUGHPUT
+        else "the metric"
+        if kind.is_metric
+        else "the peak"
+    )

@@ -15,12 +15,18 @@ from bisection.quantities import counted, show_bytes
 from bisection.states import Line
 from bisection.values import Values, worse
 
+_SUBJECTS = {
+    CriterionKind.THROUGHPUT: "The throughput falls",
+    CriterionKind.METRIC_ABOVE: "The metric climbs",
+    CriterionKind.METRIC_BELOW: "The metric falls",
+}
+
 
 def amount(kind: CriterionKind, value: float) -> str:
     """A value of the metric with its unit."""
     if kind is CriterionKind.THROUGHPUT:
         return f"{value:,.1f} useful tokens a second"
-    return show_bytes(round(value))
+    return f"{value:g}" if kind.is_metric else show_bytes(round(value))
 
 
 def overruled(values: Values, workers: Sequence[str]) -> str:
@@ -36,7 +42,7 @@ def overruled(values: Values, workers: Sequence[str]) -> str:
 def drift(line: Line, values: Values, climb: Drift) -> str:
     """So much over so many commits, what crosses the limit, and the largest step measured."""
     kind = values.kind
-    subject = "The throughput falls" if kind is CriterionKind.THROUGHPUT else "The peak climbs"
+    subject = _SUBJECTS.get(kind, "The peak climbs")
     nearest, largest_at, largest = climb.largest
     near = largest_at - nearest
     apart = "from one commit to the next" if near == 1 else f"over {near} commits"

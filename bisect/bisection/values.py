@@ -27,7 +27,7 @@ CLEAR = 3.0
 
 def worse(kind: CriterionKind) -> float:
     """The sign of a change of the metric for the worse: more bytes, fewer tokens a second."""
-    return -1.0 if kind is CriterionKind.THROUGHPUT else 1.0
+    return -1.0 if kind in (CriterionKind.THROUGHPUT, CriterionKind.METRIC_BELOW) else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

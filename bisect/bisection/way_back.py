@@ -71,6 +71,7 @@ class Launch:
     lock_path: str = ""  #: in the tree; empty: the environment is not made from a lock
     setup: tuple[tuple[str, ...], ...] = ()  #: commands that make the environment, from the top of the tree
     python: str = ".venv/bin/python"  #: the interpreter that ``setup`` makes, or an absolute path
+    unlisted_pins: tuple[str, ...] = ()  #: gitlinks that .gitmodules does not list: no submodules of git's
 
 
 #: Values that an override may carry: printable on one line, no quoting rules of its own.
@@ -87,10 +88,11 @@ def way_back(
     launch: Launch | None = None,
 ) -> tuple[Recipe, ...]:
     """The recipes that undo a culprit, the least invasive last. Each says why, where it has no commands."""
-    recipes = [_last_good(parent)]
+    unlisted = launch.unlisted_pins if launch else ()
+    recipes = [_last_good(parent, unlisted)]
     moved = moved_paths(parent, culprit, launch.lock_path if launch else "")
     if moved:
-        recipes.append(_pins(parent, culprit, moved))
+        recipes.append(_pins(parent, culprit, moved, unlisted))
     recipes.append(_revert(culprit, revert, conflicts))
     if changes:
         recipes.append(_override(changes, launch))
@@ -104,18 +106,26 @@ def moved_paths(parent: Commit, culprit: Commit, lock_path: str) -> tuple[str, .
     return (*pins, *lock)
 
 
-def _last_good(parent: Commit) -> Recipe:
+def _last_good(parent: Commit, unlisted: Sequence[str]) -> Recipe:
     commands = [Command(argv=("git", "checkout", "--detach", parent.hash))]
-    if parent.pins:
-        commands.append(
-            Command(argv=("git", "submodule", "update", "--init", "--checkout", "--", *sorted(parent.pins)))
-        )
+    commands += _checked_out(parent.pins, unlisted)
     return Recipe(
         name="last_good",
         title="Go back to the last good commit",
         commands=tuple(commands),
         note="Its pins and its lock come with it." if parent.pins else "Its lock comes with it.",
     )
+
+
+def _checked_out(pins: Mapping[str, str], unlisted: Sequence[str]) -> list[Command]:
+    """The pins as they are: git's submodules by git, others in the clones that lie at their paths."""
+    listed = sorted(set(pins) - set(unlisted))
+    update = ("git", "submodule", "update", "--init", "--checkout", "--", *listed)
+    others = [(path, pin) for path, pin in sorted(pins.items()) if path in unlisted]
+    return [
+        *([Command(argv=update)] if listed else []),
+        *(Command(argv=("git", "-C", path, "checkout", "--detach", pin)) for path, pin in others),
+    ]
 
 
 def last_good_state(state: State) -> Recipe:
@@ -130,11 +140,9 @@ def _overridden_pins(state: State) -> list[Command]:
     return [first, *(Command(argv=("git", "-C", at, "checkout", "--detach", pin)) for at, pin in state.pins)]
 
 
-def _pins(parent: Commit, culprit: Commit, moved: Sequence[str]) -> Recipe:
+def _pins(parent: Commit, culprit: Commit, moved: Sequence[str], unlisted: Sequence[str]) -> Recipe:
     commands = [Command(argv=("git", "checkout", parent.hash, "--", *moved))]
-    links = [path for path in moved if path in parent.pins]
-    if links:
-        commands.append(Command(argv=("git", "submodule", "update", "--init", "--checkout", "--", *links)))
+    commands += _checked_out({path: parent.pins[path] for path in moved if path in parent.pins}, unlisted)
     whole = set(culprit.paths) <= set(moved)
     return Recipe(
         name="pins",
@@ -223,8 +231,8 @@ def reproduce(commit: Commit, launch: Launch | None, state: State | None = None)
     ]
     if state and state.pins:
         commands += _overridden_pins(state)
-    elif commit.pins:
-        commands.append(Command(argv=("git", "submodule", "update", "--init", "--", *sorted(commit.pins))))
+    else:
+        commands += _checked_out(commit.pins, launch.unlisted_pins if launch else ())
     if launch is None:
         return Recipe(
             name="reproduce",

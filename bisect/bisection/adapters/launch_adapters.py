@@ -49,8 +49,8 @@ class When(Shape):
 class LaunchAdapter(Shape):
     """How commits of one era are launched, or why they cannot be.
 
-    ``command`` may use {python}, {environment}, {workspace}, {steps}, {data}, {trial} (a folder of the
-    trial's own) and the names of the profile's places. ``override`` says how a changed configuration
+    ``command`` may use {python}, {environment}, {workspace}, {commit}, {steps}, {data}, {trial} (a folder
+    of the trial's own) and the names of the profile's places. ``override`` says how a changed configuration
     key is spelt, with {key} and {value}.
     """
 

@@ -23,7 +23,9 @@ from bisection.criteria import Criterion, CriterionKind
 from bisection.measurement import FEWEST_TIMED_STEPS
 
 #: Filled in by the worker; a place must not hide one.
-OWN_WORDS = frozenset({"python", "environment", "workspace", "trial", "steps", "data", "key", "value"})
+OWN_WORDS = frozenset(
+    {"python", "environment", "workspace", "trial", "commit", "steps", "data", "key", "value"}
+)
 Place = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
@@ -97,18 +99,20 @@ class Profile(Shape):
     )  #: folders and files on the worker host; {name} in the commands
     slurm: SlurmJob | None = None  #: none: trials run on the worker's own host
     container: Container | None = None  #: how an environment of kind image is run
+    isolation: Isolation | None = None  #: of a trial without a container; none: it has the worker's rights
     data: Data = Data()
     privacy: Privacy = Privacy()
-    isolation: Isolation | None = None  #: of a trial without a container; none: it has the worker's rights
     steps: Annotated[int, Field(ge=3, lt=2**31)] = 3  #: optimizer steps of a trial; fewer taken: INVALID
     warmup_steps: Annotated[int, Field(ge=1)] = 1  #: of these, that do not count for speed
     #: where speed is looked for, what else a worker runs beside each trial: how fast is it just now?
     control: Literal["good_end"] | None = None
-    device: Literal["cpu", "cuda"] = "cpu"
+    #: ``host``: the command sees to its devices itself, and nothing is measured on them
+    device: Literal["cpu", "cuda", "host"] = "cpu"
     gpus: Annotated[int, Field(ge=0, lt=2**31)] = 0  #: of one trial, on all hosts
     queue: Name = "local"
     capacity_bytes: Bytes | None = None  #: of one device
     limits: Limits = Limits()
+    by_hand: tuple[Text, ...] = ()  #: how people start the job, where that is not the newest command
     criterion: CriterionDefault | None = None
     expected_imports: dict[str, Text] = Field(
         default_factory=dict
@@ -147,15 +151,15 @@ class Profile(Shape):
             )
         if (self.environment.kind == "image") != (self.container is not None):
             raise ValueError("environment.kind image and `container` (how it is run) need each other")
-        builders = ("docker", "podman")
-        if self.container and self.environment.dockerfile and self.container.runtime not in builders:
-            raise ValueError(
-                f"{self.container.runtime} builds no Dockerfile: name docker or podman, or an `image`"
         if self.isolation and (self.container or self.slurm):
             raise ValueError(
                 "isolation is for trials on the worker's own host without a container: a container has "
                 "`network` and `memory_bytes` of its own, and a cluster's jobs are shut in by the cluster"
             )
+        builders = ("docker", "podman")
+        if self.container and self.environment.dockerfile and self.container.runtime not in builders:
+            raise ValueError(
+                f"{self.container.runtime} builds no Dockerfile: name docker or podman, or an `image`"
             )
         if self.container and self.container.runtime == "pyxis" and not self.slurm:
             raise ValueError("container.runtime pyxis needs `slurm`: it is a part of srun")
@@ -180,6 +184,10 @@ class Profile(Shape):
 
     def refuses(self, criterion: Criterion) -> str:
         """Why a criterion cannot be judged by this job, as a part of a sentence; "" where it can."""
+        if criterion.kind.is_metric and self.device != "host":
+            return (
+                f"a number of a command's own is told by `firstbad run` alone, not by profile {self.name!r}"
+            )
         if self.data.kind == "mock" and criterion.kind is CriterionKind.THROUGHPUT:
             return (
                 f"throughput means nothing on mock data, and profile {self.name!r} trains on them: "
@@ -204,6 +212,7 @@ class Profile(Shape):
             "repository", "environment", "launch", "data", "steps", "device", "gpus", "expected_imports",
             *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
             *(["renamed"] if self.renamed else []), *(["container"] if self.container else []),
+            *(["isolation"] if self.isolation else []),
             *(["warmup_steps"] if self.warmup_steps > 1 else []),
             # What one profile may tell must not come to another by a measurement taken over.
             *(["privacy"] if self.privacy != Privacy() else []),
@@ -211,4 +220,3 @@ class Profile(Shape):
         row = self.model_dump(mode="json", include=decides)
         row["trial_seconds"] = self.limits.trial_seconds
         return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
-            *(["isolation"] if self.isolation else []),

@@ -54,9 +54,10 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
         details.append(f"control {row.control_tokens_per_second:,.1f} tokens/s")
     if row.images:
         details.append(counted(row.images, f"{'real' if row.real_data else 'mock'} image"))
-    details.append(
-        f"limit {show_bytes(row.capacity_bytes)} enforced" if row.capacity_bytes else "no limit enforced"
-    )
+    if row.capacity_bytes:
+        details.append(f"limit {show_bytes(row.capacity_bytes)} enforced")
+    elif row.device != "host":  # where nothing measures memory, none is limited
+        details.append("no limit enforced")
     return TrialWords(
         number=str(row.sequence + 1),
         commit=(step_words(report, commit) if commit else _state_words(report, row))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from bisection.commits import Commit
 from bisection.configuration_delta import show_value
-from bisection.criteria import CriterionKind, Verdict
+from bisection.criteria import Criterion, CriterionKind, Verdict
 from bisection.descent_words import level_lines
 from bisection.finding import MADE, FindingKind, LevelKind
 from bisection.headline import COMPONENT_NAMES as COMPONENT_NAMES
@@ -176,6 +176,10 @@ def moment(stamp: str) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when.tzinfo else visible(stamp)
 
 
+def _metric_limit(criterion: Criterion) -> str:
+    return "the middle of both ends" if criterion.threshold is None else f"{criterion.threshold:g}"
+
+
 def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
     """Name, value, and whether the value is code."""
     subject, asked = report.subject, report.asked
@@ -194,6 +198,8 @@ def facts(report: CulpritReport) -> list[tuple[str, str, bool]]:
         CriterionKind.PEAK_MEMORY: f"peak above {show_bytes(int(criterion.threshold or 0))}",
         CriterionKind.THROUGHPUT: f"fewer than {criterion.threshold or 0:,.1f} useful tokens a second",
         CriterionKind.CRASH: "the failure of the bad end",
+        CriterionKind.METRIC_ABOVE: f"a number above {_metric_limit(criterion)}",
+        CriterionKind.METRIC_BELOW: f"a number below {_metric_limit(criterion)}",
     }[criterion.kind]
     seconds = sum(row.seconds for row in report.trials if not row.taken_from)
     rows = [

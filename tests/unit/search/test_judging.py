@@ -41,7 +41,7 @@ def ledger(*measurements: Measurement) -> list[LedgerEntry]:
 
 def known(*measurements: Measurement, workers: int = 1) -> Circumstances:
     """What a ledger of these tells, where the first one is of the good end."""
-    return circumstances(measurements[0].state, ledger(*measurements), workers)
+    return circumstances(measurements[0].state, measurements[-1].state, ledger(*measurements), workers)
 
 
 # -- doubtful failures ---------------------------------------------------------------------------------------
@@ -304,5 +304,5 @@ def test_controls_find_the_culprit_on_a_machine_that_slows_down(controlled: bool
     found = finding.kind is FindingKind.FOUND and finding.commits == (hash_of(17),)
     assert found is controlled
     if controlled:
-        paced = circumstances(entries[0].trial.state, entries, 1).paces
+        paced = circumstances(entries[0].trial.state, entries[-1].trial.state, entries, 1).paces
         assert len(paced) == 1
