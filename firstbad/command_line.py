@@ -153,9 +153,9 @@ def worker(
     from bisection.adapters.queue import make_celery
     from firstbad.bootstrap import worker_context
     from firstbad.embedded import follow_parent
+    from firstbad.logs import configure_logs
     from workers.application import run_worker
 
-    from firstbad.logs import configure_logs
     if follow:
         follow_parent(follow)
     settings = read_settings()

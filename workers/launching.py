@@ -116,9 +116,9 @@ def plan_launch(
         ),
         folder=workspace,
         processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
+        python=environment.python,
         adapter=adapter.name,
         overrides=changes,
-        python=environment.python,
         image=environment.image,
         reads=(
             Path(ranks.__file__).parent,  # with the probe

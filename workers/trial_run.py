@@ -247,8 +247,8 @@ class _Run:
             held=(self._place.lock, *environment.locks),
             mark=self._place.mark,
             gpus=self._profile.device == "cuda",
-        )
             isolation=self._profile.isolation,
+        )
         try:
             slurm = self._profile.slurm
             container = self._profile.container
