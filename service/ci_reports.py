@@ -25,7 +25,7 @@ from service.intake import MOST_OVERRIDES, Name, Overrides, Ref, invalid, plain_
 from service.parts import Parts, body_of
 from service.problem_responses import document
 from service.problems import FieldError, Problem, field_errors
-from service.webhooks import Decision, DeliveryAnswer, answer_to, read_secret
+from service.webhooks import Decision, DeliveryAnswer, answer_to, read_secrets
 
 #: A sender's clock may be wrong by so much; an older report may be one that somebody recorded.
 TOLERANCE_SECONDS = 300
@@ -172,8 +172,9 @@ def _signer(repository: str, body: bytes, signed: tuple[str, str, str], parts: P
         entry: RepositoryEntry | None = parts.catalogue.repository(repository)
     except NotRegistered:
         entry = None
-    secret = read_secret(entry.ci.secret_file, entry.name) if entry and entry.ci else b""
-    if entry is None or not is_signed(secret, delivery_id, timestamp, body, signature):
+    secrets = read_secrets(entry.ci.secret_file, entry.name) if entry and entry.ci else ()
+    genuine = any(is_signed(secret, delivery_id, timestamp, body, signature) for secret in secrets)
+    if entry is None or not genuine:
         raise Problem(
             problems.SIGNATURE_REFUSED,
             "webhook-signature is missing, or was not made over 'ID.TIMESTAMP.BODY' with this repository's "

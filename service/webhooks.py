@@ -16,6 +16,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Header, Request, Respon
 from pydantic import BaseModel, Field, ValidationError
 
 from bisection.adapters.catalogue import RepositoryEntry
+from bisection.adapters.standard_webhooks import secrets_in
 from bisection.adapters.storage.deliveries import Deliveries, Delivery
 from service import problems
 from service.bisections import UsesParts
@@ -142,26 +143,29 @@ def _standing(known: Delivery | None) -> str:
 
 
 def _signers(body: bytes, signature: str, entries: Sequence[RepositoryEntry]) -> list[RepositoryEntry]:
-    """The registered repositories whose secret signed the body."""
+    """The registered repositories of which a secret signed the body."""
     return [
         entry
         for entry in entries
         if entry.webhook
         and signature
-        and is_signed(body, signature, read_secret(entry.webhook.secret_file, entry.name))
+        and any(
+            is_signed(body, signature, secret)
+            for secret in read_secrets(entry.webhook.secret_file, entry.name)
+        )
     ]
 
 
-def read_secret(path: str, repository: str) -> bytes:
+def read_secrets(path: str, repository: str) -> tuple[bytes, ...]:
     """Empty, and so trusted by nobody, where the file cannot be used; other repositories go on working."""
     try:
-        secret = Path(path).read_bytes().strip()
+        found = secrets_in(Path(path).read_bytes())
     except OSError as error:
         tell_operator("a secret_file cannot be read", repository=repository, reason=str(error))
-        return b""
-    if not secret:
+        return ()
+    if not found:
         tell_operator("a secret_file is empty; put the secret in it", repository=repository)
-    return secret
+    return found
 
 
 def _read(body: bytes, event: str, trusted: Sequence[RepositoryEntry]) -> tuple[RepositoryEntry, Reading]:

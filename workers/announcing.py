@@ -18,7 +18,7 @@ import structlog
 from bisection.adapters.catalogue import Catalogue, CatalogueError, RepositoryEntry
 from bisection.adapters.nightlies import OutgoingWebhook
 from bisection.adapters.run_reports import JobConclusion
-from bisection.adapters.standard_webhooks import signature
+from bisection.adapters.standard_webhooks import secrets_in, signature
 from bisection.adapters.storage.announcements import (
     Announcement,
     Announcements,
@@ -195,10 +195,10 @@ def _send(
     if webhook is None:
         raise CannotSay("announce.webhook is gone from the repository's file: add it again")
     try:
-        secret = Path(webhook.secret_file).read_bytes().strip()
+        secrets = secrets_in(Path(webhook.secret_file).read_bytes())
     except OSError as error:
         raise CannotSay(f"announce.webhook.secret_file cannot be read: {error.strerror}") from None
-    if not secret:
+    if not secrets:
         raise CannotSay("announce.webhook.secret_file is empty: put the secret in it")
     kind = "result.retracted" if row.retraction is not None else "result.found"
     body = json.dumps(_message(kind, _page(context, row), row, report)).encode()
@@ -208,7 +208,8 @@ def _send(
         "User-Agent": "firstbad",
         "webhook-id": message_id,
         "webhook-timestamp": stamp,
-        "webhook-signature": signature(secret, message_id, stamp, body),
+        # One a secret: while it is rotated, the receiver may know the old one or the new one.
+        "webhook-signature": " ".join(signature(one, message_id, stamp, body) for one in secrets),
     }
     try:
         answer = httpx.post(

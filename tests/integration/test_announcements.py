@@ -238,7 +238,7 @@ def test_a_webhook_is_told_until_it_takes_it_with_one_id_and_told_of_the_retract
     scene: NightlyScene,
 ) -> None:
     receiver = Receiver(refusals=1)
-    (scene.folder / "out-secret").write_bytes(OUT_SECRET + b"\n")
+    (scene.folder / "out-secret").write_bytes(b"the new one\n" + OUT_SECRET + b"\n")  # it is being rotated
     with serving(receiver.app) as url:
         hook = {"url": f"{url}/hook", "secret_file": str(scene.folder / "out-secret")}
         bisection = end_with(scene, samples.experts(), webhook=hook)

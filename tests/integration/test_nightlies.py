@@ -521,7 +521,7 @@ def test_a_report_that_somebody_recorded_is_refused(scene: NightlyScene, seconds
 def test_a_report_with_another_secret_or_for_an_unknown_repository_is_refused_alike(
     scene: NightlyScene,
 ) -> None:
-    (scene.folder / "ci-secret").write_bytes(b"another")
+    (scene.folder / "ci-secret").write_bytes(b"another\nand one more")
     assert scene.report(commit=BAD).status_code == 401
     unknown = scene.service.anonymous.post("/v1/webhooks/ci/nothing", content=b"{}")
     assert unknown.status_code == 401

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bisection.adapters.storage.deliveries import Deliveries
-from tests.unit.service.scene import BAD, GITHUB, REPOSITORY, ServiceScene, run_payload
+from tests.unit.service.scene import BAD, GITHUB, REPOSITORY, SECRET, ServiceScene, run_payload
 
 
 @pytest.fixture
@@ -159,6 +159,15 @@ def test_a_body_that_was_changed_after_signing_is_refused(scene: ServiceScene) -
 def test_an_empty_secret_signs_nothing(scene: ServiceScene) -> None:
     scene.secret_file.write_bytes(b"\n")
     problem(scene.deliver(run_payload(), secret=b""), 401, "signature-refused")
+
+
+def test_two_secrets_are_valid_while_one_is_rotated(scene: ServiceScene) -> None:
+    scene.secret_file.write_bytes(b"the new one\n" + SECRET + b"\n")
+    decided(scene.deliver(run_payload()), "accepted")
+    decided(scene.deliver(run_payload(), secret=b"the new one", delivery="d-2"), "accepted")
+    problem(scene.deliver(run_payload(), secret=b"the new one\n" + SECRET), 401, "signature-refused")
+    scene.secret_file.write_bytes(b"the new one\n")
+    problem(scene.deliver(run_payload()), 401, "signature-refused")
 
 
 def test_a_missing_secret_file_closes_only_its_own_webhook(scene: ServiceScene) -> None:

@@ -15,6 +15,11 @@ import hmac
 _PREFIX = b"whsec_"
 
 
+def secrets_in(content: bytes) -> tuple[bytes, ...]:
+    """Of a secret's file, one a line; all are valid at once, so that one is rotated without a gap."""
+    return tuple(line.strip() for line in content.splitlines() if line.strip())
+
+
 def signature(secret: bytes, message_id: str, timestamp: str, body: bytes) -> str:
     """The header `webhook-signature`."""
     content = f"{message_id}.{timestamp}.".encode() + body
