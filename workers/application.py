@@ -20,7 +20,7 @@ from workers.advancing import advance
 from workers.announcing import announce
 from workers.context import WorkerContext
 from workers.keeping import remove_what_is_due
-from workers.pool import work
+from workers.pool import Measure, work
 from workers.pulse import Pulse
 from workers.reconciling import SECONDS, reconcile
 from workers.settling import settle
@@ -30,8 +30,11 @@ log = structlog.get_logger(__name__)
 PRESENCE_SECONDS = 10.0
 
 
-def run_worker(application: Celery, context: WorkerContext) -> None:
-    """Serve the context's queue until TERM or INT; a running trial is handed back."""
+def run_worker(application: Celery, context: WorkerContext, measure: Measure | None = None) -> None:
+    """Serve the context's queue until TERM or INT; a running trial is handed back.
+
+    ``measure`` stands in for running trials really, where the queue alone is to be looked at.
+    """
     leaving = threading.Event()
 
     def advance_one(bisection_id: str) -> None:
@@ -39,7 +42,7 @@ def run_worker(application: Celery, context: WorkerContext) -> None:
             advance(context, bisection_id)
 
     def work_once(_queue: str) -> None:
-        work(context, leaving)
+        work(context, leaving, measure)
 
     def settle_line(repository: str) -> None:
         settle(context, repository)

@@ -7,6 +7,7 @@ trial back unmeasured, and another one runs it from the start.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -27,9 +28,15 @@ from workers.verifying import write_revert
 
 log = structlog.get_logger(__name__)
 
+#: Runs a claimed trial until it ends, its lease is lost or the worker has to leave.
+Measure = Callable[[WorkerContext, Claim, Lease, threading.Event], TrialResult]
 
-def work(context: WorkerContext, leaving: threading.Event) -> bool:
-    """Run at most one trial; False if there was none for this worker."""
+
+def work(context: WorkerContext, leaving: threading.Event, measure: Measure | None = None) -> bool:
+    """Run at most one trial; False if there was none for this worker.
+
+    ``measure`` stands in for running it really.
+    """
     claim = context.claims.claim(context.queue, context.name)
     if claim is None:
         if context.trials.waiting(context.queue):
@@ -39,17 +46,17 @@ def work(context: WorkerContext, leaving: threading.Event) -> bool:
             context.hints.work(context.queue)
         return False
     with bound_contextvars(bisection=claim.bisection_id, trial=claim.trial_id, worker=context.name):
-        _run(context, claim, leaving)
+        _run(context, claim, leaving, measure or _measure)
     context.hints.advance(claim.bisection_id)
     if context.trials.waiting(context.queue):
         context.hints.work(context.queue)
     return True
 
 
-def _run(context: WorkerContext, claim: Claim, leaving: threading.Event) -> None:
+def _run(context: WorkerContext, claim: Claim, leaving: threading.Event, measure: Measure) -> None:
     log.info("trial starts", claim=claim.fence)
     with Lease(context.claims, claim) as lease:
-        result = _measure(context, claim, lease, leaving)
+        result = measure(context, claim, lease, leaving)
     if lease.lost:
         log.warning("trial is not wanted from this worker any more", why=lease.verdict.value)
     elif leaving.is_set():
