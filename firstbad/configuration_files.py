@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from memory_models.configurations import read_configuration
 from memory_models.distributions import Distribution, Unknowns
 from memory_models.job import Card
-from memory_models.megatron_arguments import parse_arguments
 from memory_models.reading import Reading
 from memory_models.shapes import ImageLoad
+from service.configuration_texts import parse_configuration
 
 _UNITS = {"": 1, "b": 1, "gib": 2**30, "mib": 2**20, "tib": 2**40, "gb": 10**9, "mb": 10**6, "tb": 10**12}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
@@ -34,17 +32,7 @@ def load_configuration(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text; give a configuration in YAML or JSON, or arguments") from None
-    try:
-        held = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        held, why = None, str(error).replace("\n", " ")
-    else:
-        why = "it holds no mapping"
-    if isinstance(held, Mapping):
-        return {str(key): value for key, value in held.items()}
-    if re.search(r"(^|\s)--[a-z]", text):
-        return parse_arguments(text)
-    raise ValueError(f"{path} is neither YAML nor JSON nor Megatron-LM's arguments: {why}")
+    return parse_configuration(text, str(path))
 
 
 def read_file(

@@ -54,27 +54,32 @@ def require(scope: Scope) -> Callable[..., Caller]:
                 "The token is unknown, expired or revoked.",
                 headers={"WWW-Authenticate": 'Bearer realm="firstbad", error="invalid_token"'},
             )
-        wait = parts.buckets.wait_seconds(found.id)
-        if wait:
-            raise Problem(
-                problems.TOO_MANY_REQUESTS,
-                f"Token {found.name!r} has made more than {parts.settings.requests_per_second:g} requests a "
-                "second for a while.",
-                headers={"Retry-After": str(math.ceil(wait))},
-            )
-        if not found.may(scope):
-            raise Problem(
-                problems.FORBIDDEN,
-                f"Token {found.name!r} has the scopes {', '.join(sorted(found.scopes)) or 'none'}, "
-                f"and this needs {scope.value!r}.",
-                headers={
-                    "WWW-Authenticate": f'Bearer realm="firstbad", error="insufficient_scope", '
-                    f'scope="{scope.value}"'
-                },
-            )
-        return found
+        return admit(found, scope, parts)
 
     return caller
+
+
+def admit(found: Caller, scope: Scope, parts: Parts) -> Caller:
+    """The caller, if their token has the scope and does not ask too often. Raises Problem otherwise."""
+    wait = parts.buckets.wait_seconds(found.id)
+    if wait:
+        raise Problem(
+            problems.TOO_MANY_REQUESTS,
+            f"Token {found.name!r} has made more than {parts.settings.requests_per_second:g} requests a "
+            "second for a while.",
+            headers={"Retry-After": str(math.ceil(wait))},
+        )
+    if not found.may(scope):
+        raise Problem(
+            problems.FORBIDDEN,
+            f"Token {found.name!r} has the scopes {', '.join(sorted(found.scopes)) or 'none'}, "
+            f"and this needs {scope.value!r}.",
+            headers={
+                "WWW-Authenticate": f'Bearer realm="firstbad", error="insufficient_scope", '
+                f'scope="{scope.value}"'
+            },
+        )
+    return found
 
 
 Reader = Annotated[Caller, Depends(require(Scope.READ))]

@@ -14,7 +14,8 @@ from service.problems import Problem
 from service.settings import ServiceSettings
 
 PAGE_POLICY = (
-    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
 )
 
 #: Headers that no answer may lack. An endpoint that needs another value sets its own.

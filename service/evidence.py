@@ -23,7 +23,8 @@ from service.shapes import TrialList, evidence, known_beside
 router = APIRouter(prefix="/v1/bisections/{bisection_id}", tags=["evidence"])
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_READABLE = (".txt", ".log", ".json", ".diff", ".patch", ".yaml")
+#: Ends of names of files that are text.
+READABLE = (".txt", ".log", ".json", ".diff", ".patch", ".yaml")
 _UNKNOWN = document(problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.NOT_FOUND)
 
 
@@ -77,7 +78,7 @@ def get_artifact(
             repair=f"Use a name in its 'artifacts': {', '.join(known) or 'there are none'}.",
         )
     headers = {"Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'"}
-    if name.endswith(_READABLE):
+    if name.endswith(READABLE):
         return Response(content, media_type="text/plain; charset=utf-8", headers=headers)
     headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return Response(content, media_type="application/octet-stream", headers=headers)

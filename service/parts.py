@@ -16,6 +16,7 @@ from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.roster import Roster
 from bisection.adapters.storage.summaries import Summaries
 from bisection.adapters.storage.trials import Trials
+from service.progress_pictures import ProgressPictures
 from service.request_limits import Buckets
 from service.settings import ServiceSettings
 
@@ -53,6 +54,11 @@ class Parts:
     @cached_property
     def roster(self) -> Roster:
         return Roster(self.database)
+
+    @cached_property
+    def pictures(self) -> ProgressPictures:
+        return ProgressPictures()
+
 
 
 async def parts_of(request: Request) -> Parts:

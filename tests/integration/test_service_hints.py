@@ -76,7 +76,12 @@ def test_the_page_of_a_bisection_shows_the_hint(scene: ServiceScene) -> None:
     bisection_id = scene.create()
     scene.resolve(bisection_id)
     person = scene.client_with(None)
-    assert person.post("/login", data={"token": scene.token}).status_code == 303
+    assert (
+        person.post(
+            "/login", data={"token": scene.token}, headers={"Origin": "http://testserver"}
+        ).status_code
+        == 303
+    )
     assert HINT in person.get(f"/reports/{bisection_id}").text
     Roster(scene.database).seen("w1", "pool")
     assert "no worker serves" not in person.get(f"/reports/{bisection_id}").text

@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -61,8 +61,18 @@ class _RemedyWords:
         )
 
 
-def render_html(report: CulpritReport, *, documentation: str = "") -> str:
-    """The whole page. ``documentation`` is the URL of docs/; without it pages are only named."""
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where a page leads to, besides itself: URLs that the service which shows it made."""
+
+    home: str = ""  #: the list; without it the page stands alone
+    bisection: str = ""  #: its trials, logs and decisions
+    explanations: str = ""  #: where the page of each outcome and problem is, by its name; else only named
+    trials: Mapping[int, str] = field(default_factory=dict)  #: sequence to the trial's own page, with its log
+
+
+def render_html(report: CulpritReport, *, surroundings: Surroundings = Surroundings()) -> str:
+    """The whole page."""
     growth = wording.growth_rows(report)
     throughput = report.regression is not None and report.regression.kind is RegressionKind.THROUGHPUT
     maps = {f"timeline{level.level or ''}": _map_of(level) for level in report.history}
@@ -113,8 +123,10 @@ def render_html(report: CulpritReport, *, documentation: str = "") -> str:
             remedy_warning=remedy_words.warning(report),
             illegal=remedy_words.illegal(report),
             trials_words=wording.trials_words(report),
-            trials=[trial_words(report, row) for row in report.trials],
-            documentation=documentation.rstrip("/"),
+            trials=[
+                (trial_words(report, row), surroundings.trials.get(row.sequence)) for row in report.trials
+            ],
+            links=surroundings,
         )
     )
     return re.sub(r"\n{2,}", "\n", page)
