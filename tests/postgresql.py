@@ -6,6 +6,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -60,6 +61,9 @@ class PostgreSQL:
         )
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
+        self._start()
+
+    def _start(self) -> None:
         options = f"-h 127.0.0.1 -p {self.port} -k {self._home} -c max_connections=200"
         for attempt in range(_STARTS):
             try:
@@ -79,6 +83,12 @@ class PostgreSQL:
                 if attempt == _STARTS - 1:
                     raise
                 time.sleep(_PAUSE_SECONDS)
+
+    def kill_and_start_again(self) -> None:
+        """As after a crash of the server: what was committed is there, every connection is gone."""
+        postmaster = int((self._home / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(postmaster, signal.SIGKILL)
+        self._start()
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]
