@@ -37,6 +37,7 @@ from service.ci_reports import ci_router
 from service.envelope import Envelope
 from service.json_answers import JsonAnswer
 from service.parts import Parts
+from service.metrics import metrics_router
 from service.settings import ServiceSettings
 from service.webhooks import webhook_router
 
@@ -104,6 +105,7 @@ def create_app(
         pages.router,
     )
     for router in routers:
+        metrics_router(database),
         app.include_router(router)
     routes = [route for router in routers for route in router.routes]
     problem_responses.install(app, settings, app.state.templates, routes)

@@ -96,7 +96,12 @@ class Claims:
                         connection,
                         claimed.bisection_id,
                         "trial_started",
-                        {"trial": row.id, "ordinal": claimed.ordinal, "worker": worker},
+                        {
+                            "trial": row.id,
+                            "ordinal": claimed.ordinal,
+                            "worker": worker,
+                            "claim": claimed.claim,
+                        },
                     )
                     return Claim(
                         trial_id=row.id,
