@@ -36,8 +36,8 @@ from service import (
 from service.ci_reports import ci_router
 from service.envelope import Envelope
 from service.json_answers import JsonAnswer
-from service.parts import Parts
 from service.metrics import metrics_router
+from service.parts import Parts
 from service.settings import ServiceSettings
 from service.webhooks import webhook_router
 
@@ -102,10 +102,10 @@ def create_app(
         deliveries.router,
         announcements.router,
         health.router,
+        metrics_router(database),
         pages.router,
     )
     for router in routers:
-        metrics_router(database),
         app.include_router(router)
     routes = [route for router in routers for route in router.routes]
     problem_responses.install(app, settings, app.state.templates, routes)
