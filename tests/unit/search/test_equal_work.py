@@ -30,7 +30,8 @@ def speed(measured: Measurement) -> Judgement:
     """The verdict on a speed, whatever it is, where the good end is the recorded base."""
     base = recorded("base")
     trial = Trial(state=base.state, attempt=1, purpose=Purpose.END)
-    beside = circumstances(base.state, base.state, [LedgerEntry(sequence=0, trial=trial, measurement=base)], 1)
+    ledger = [LedgerEntry(sequence=0, trial=trial, measurement=base)]
+    beside = circumstances(base.state, base.state, ledger, 1)
     return judge(Criterion(kind=CriterionKind.THROUGHPUT, threshold=1e-9), measured, beside)
 
 
