@@ -14,10 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from firstbad import (
     __version__,
+    audit_command,
     bisection_commands,
     doctor_command,
     memory_commands,
     nightly_commands,
+    operating_commands,
     profiles_command,
     sweep_command,
 )
@@ -45,9 +47,11 @@ app.command(context_settings={"allow_interspersed_args": False})(run_command.run
 memory_commands.register(app)
 bisection_commands.register(app)
 nightly_commands.register(app)
+audit_command.register(app)
 sweep_command.register(app)
 doctor_command.register(app)
 profiles_command.register(app)
+operating_commands.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workers = Annotated[int, typer.Option(min=1, max=16, help="Trials that run at once on this machine.")]

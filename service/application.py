@@ -17,6 +17,7 @@ from bisection.adapters.queue import Queue
 from bisection.adapters.storage.database import Database
 from service import (
     announcements,
+    audit,
     bisections,
     decisions,
     deletions,
@@ -62,6 +63,7 @@ _TAGS = [
     {"name": "estimates", "description": "What a configuration needs, why, and what to change."},
     {"name": "registry", "description": "What requests can name, and who does the work."},
     {"name": "webhooks", "description": "Failed nightly runs start bisections."},
+    {"name": "audit", "description": "Who did what."},
     {"name": "health", "description": "For whatever restarts the service. No token is needed."},
 ]
 
@@ -101,6 +103,7 @@ def create_app(
         ci_router(settings.webhook_body_bytes),
         deliveries.router,
         announcements.router,
+        audit.router,
         health.router,
         metrics_router(database),
         pages.router,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Re
 from pydantic import StringConstraints
 
 from bisection.adapters.catalogue import Profile
+from bisection.adapters.storage.audit import token_of
 from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Kind, Status
 from bisection.adapters.storage.summaries import Filter
 from bisection.adapters.storage.tokens import Caller
@@ -233,13 +234,13 @@ def get_bisection(
     },
 )
 def confirm_bisection(
-    _caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
+    caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
 ) -> BisectionView:
     """Only a bisection with the status `planned` waits for this.
 
     One that needs more GPU hours than its profile allows is `held` then, until somebody approves it.
     """
-    if not parts.bisections.confirm(row.id, hold=_needs_approval(row)):
+    if not parts.bisections.confirm(row.id, hold=_needs_approval(row), by=token_of(caller.name)):
         standing = parts.bisections.get(row.id).status
         raise Problem(
             problems.WRONG_STATE,
@@ -274,10 +275,10 @@ def _needs_approval(row: BisectionRow) -> bool:
     },
 )
 def cancel_bisection(
-    _caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
+    caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
 ) -> BisectionView:
     """Asking twice is no error. What was measured so far is reported."""
-    if not parts.bisections.request_cancel(row.id):
+    if not parts.bisections.request_cancel(row.id, by=token_of(caller.name)):
         standing = parts.bisections.get(row.id).status
         raise Problem(
             problems.WRONG_STATE,

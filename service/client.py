@@ -232,6 +232,12 @@ class Client:
         """Ask GitHub for runs whose delivery was missed; gives the delivery that tells what was found."""
         return self._json("POST", f"/v1/repositories/{quote(repository, safe='')}/catch-up")
 
+    def acts(
+        self, *, by: str | None = None, action: str | None = None, subject: str | None = None, limit: int = 50
+    ) -> Rows:
+        """The audit log, the newest first, at most ``limit`` of it."""
+        return self._pages("/v1/audit", {"by": by, "action": action, "subject": subject}, limit)
+
     def trials(self, bisection_id: str) -> Rows:
         """All trials with their measurements and artifacts."""
         return cast(Rows, self._json("GET", f"{_path(bisection_id)}/trials")["items"])

@@ -12,6 +12,7 @@ from fastapi import APIRouter, BackgroundTasks, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from bisection.adapters.catalogue import NotRegistered
+from bisection.adapters.storage.audit import token_of
 from bisection.adapters.storage.deliveries import Deliveries, Delivery, DeliveryStatus
 from service import problems
 from service.access import Reader, Writer
@@ -130,11 +131,11 @@ def get_delivery(_caller: Reader, delivery_id: DeliveryId, parts: UsesParts) -> 
     ),
 )
 def release_delivery(
-    _caller: Writer, delivery_id: DeliveryId, parts: UsesParts, tasks: BackgroundTasks
+    caller: Writer, delivery_id: DeliveryId, parts: UsesParts, tasks: BackgroundTasks
 ) -> DeliveryView:
     """The day's limits do not count for it any more. One that failed is tried again."""
     row = _existing(delivery_id, parts)
-    if not Deliveries(parts.database).release(delivery_id):
+    if not Deliveries(parts.database).release(delivery_id, by=token_of(caller.name)):
         raise Problem(
             problems.WRONG_STATE,
             f"Delivery {delivery_id[:100]} is {row.status}: only one that is held or failed can be released.",

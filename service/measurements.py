@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bisection.adapters.storage.audit import token_of
 from bisection.adapters.storage.measurement_pages import (
     KnownMeasurement,
     MeasurementFilter,
@@ -140,7 +141,8 @@ def _show(row: KnownMeasurement) -> KnownMeasurementView:
         problems.MALFORMED_BODY, problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.INVALID_REQUEST
     ),
 )
-def retract_measurements(_caller: Writer, wanted: Retraction, parts: UsesParts) -> Retracted:
+def retract_measurements(caller: Writer, wanted: Retraction, parts: UsesParts) -> Retracted:
     """For a worker that proved faulty. Bisections that took such a measurement over before keep it."""
-    count = Measurements(parts.database).retract(worker=wanted.worker, key=wanted.key)
+    by = token_of(caller.name)
+    count = Measurements(parts.database).retract(worker=wanted.worker, key=wanted.key, by=by)
     return Retracted(retracted=count)

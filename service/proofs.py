@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, BackgroundTasks
 from pydantic import BaseModel, ConfigDict, Field
 
+from bisection.adapters.storage.audit import token_of
 from bisection.adapters.storage.bisections import Status
 from bisection.adapters.storage.proofs import Proofs
 from bisection.finding import FindingKind
@@ -49,7 +50,7 @@ class ProofRequest(BaseModel):
     },
 )
 def prove_remedies(
-    _caller: Writer, wanted: ProofRequest, row: Existing, parts: UsesParts, tasks: BackgroundTasks
+    caller: Writer, wanted: ProofRequest, row: Existing, parts: UsesParts, tasks: BackgroundTasks
 ) -> BisectionView:
     """One trial each, of the job as it was asked about with the remedy's keys changed on top.
 
@@ -77,7 +78,7 @@ def prove_remedies(
                 f"The report of bisection {row.id} proposes no remedy that this job allows.",
                 repair="Read in its notes why; a remedy needs a capacity, and both configurations recorded.",
             )
-    if not Proofs(parts.bisections).ask(row.id, wanted.count):
+    if not Proofs(parts.bisections).ask(row.id, wanted.count, by=token_of(caller.name)):
         standing = parts.bisections.get(row.id).status
         raise Problem(
             problems.WRONG_STATE,

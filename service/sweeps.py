@@ -10,6 +10,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Re
 from pydantic import BaseModel, ConfigDict, Field
 
 from bisection.adapters.catalogue import NotRegistered
+from bisection.adapters.storage.audit import token_of
 from bisection.adapters.storage.bisections import BisectionRow, IdempotencyConflict, Kind, Status
 from bisection.adapters.storage.sweeps import Sweeps, sweep_so_far
 from bisection.rendering.sweep_html import render_sweep_html
@@ -334,10 +335,10 @@ def get_sweep(_caller: Reader, row: Existing, parts: UsesParts) -> SweepView:
     },
 )
 def cancel_sweep(
-    _caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
+    caller: Writer, row: Existing, parts: UsesParts, tasks: BackgroundTasks, response: Response
 ) -> SweepView:
     """Asking twice is no error."""
-    if not parts.bisections.request_cancel(row.id):
+    if not parts.bisections.request_cancel(row.id, by=token_of(caller.name)):
         raise Problem(
             problems.WRONG_STATE,
             f"Sweep {row.id} has ended.",

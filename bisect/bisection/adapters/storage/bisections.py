@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from bisection.adapters.storage.audit import record
 from bisection.adapters.storage.database import Database, new_id, now
 from bisection.adapters.storage.schema import bisections, events
 from bisection.finding import Finding
@@ -155,6 +156,8 @@ class Bisections:
             with self._database.write() as connection:
                 connection.execute(insert(bisections).values(row))
                 append_event(connection, bisection_id, "created", {"source": source})
+                told = {"kind": kind.value, "profile": profile.get("name")}
+                record(connection, by=source, action="started", subject=bisection_id, told=told)
         except IntegrityError:
             existing = self._find(idempotency_key, failure_key)
             if existing is None:
@@ -204,9 +207,14 @@ class Bisections:
         sources: Sequence[Status],
         kind: str,
         payload: Mapping[str, Any],
+        *,
+        by: str = "",
         **values: Any,
     ) -> bool:
-        """Conditional update with its event; False if the bisection stands elsewhere by now."""
+        """Conditional update with its event; False if the bisection stands elsewhere by now.
+
+        ``by`` is whose act it is, for the audit log; "" where a search goes on by itself.
+        """
         with self._database.write() as connection:
             moved = connection.execute(
                 update(bisections)
@@ -218,6 +226,8 @@ class Bisections:
             ).rowcount
             if moved:
                 append_event(connection, bisection_id, kind, payload)
+                if by:
+                    record(connection, by=by, action=kind, subject=bisection_id, told=payload)
         return bool(moved)
 
     def resolve(
@@ -241,17 +251,18 @@ class Bisections:
             status=target.value,
         )
 
-    def confirm(self, bisection_id: str, *, hold: bool = False) -> bool:
+    def confirm(self, bisection_id: str, *, hold: bool = False, by: str = "") -> bool:
         target = Status.HELD if hold else Status.RUNNING
-        return self.move(bisection_id, [Status.PLANNED], "confirmed", {}, status=target.value)
+        return self.move(bisection_id, [Status.PLANNED], "confirmed", {}, by=by, status=target.value)
 
-    def request_cancel(self, bisection_id: str) -> bool:
+    def request_cancel(self, bisection_id: str, *, by: str = "") -> bool:
         """False if it has ended already. A worker carries it out."""
         return self.move(
             bisection_id,
             [Status.RESOLVING, Status.PLANNED, Status.HELD, Status.RUNNING, Status.VERIFYING],
             "cancel_requested",
             {},
+            by=by,
             cancel_requested=True,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bisection.adapters.storage.audit import token_of
 from bisection.adapters.storage.bisections import Bisections, Status
 from bisection.adapters.storage.database import now
 
@@ -29,14 +30,22 @@ class Decisions:
         told = {"by": by, "reason": reason}
         approval = {"decision": APPROVED, "at": now(), **told}
         return self._bisections.move(
-            bisection_id, [Status.HELD], APPROVED, told, approval=approval, status=Status.RUNNING.value
+            bisection_id,
+            [Status.HELD],
+            APPROVED,
+            told,
+            by=token_of(by),
+            approval=approval,
+            status=Status.RUNNING.value,
         )
 
     def refuse(self, bisection_id: str, *, by: str, reason: str) -> bool:
         """A held bisection is to end with what is known; a worker carries it out."""
         told = {"by": by, "reason": reason}
         approval = {"decision": REFUSED, "at": now(), **told}
-        return self._bisections.move(bisection_id, [Status.HELD], REFUSED, told, approval=approval)
+        return self._bisections.move(
+            bisection_id, [Status.HELD], REFUSED, told, by=token_of(by), approval=approval
+        )
 
     def retract(self, bisection_id: str, *, by: str, reason: str, report: Mapping[str, Any] | None) -> bool:
         """An ended bisection's result is taken back. ``report`` is its report without the retraction."""
@@ -45,4 +54,4 @@ class Decisions:
         values: dict[str, Any] = {"retraction": retraction}
         if report is not None:
             values["report"] = {**report, "retraction": retraction}
-        return self._bisections.move(bisection_id, [Status.ENDED], RETRACTED, told, **values)
+        return self._bisections.move(bisection_id, [Status.ENDED], RETRACTED, told, by=token_of(by), **values)

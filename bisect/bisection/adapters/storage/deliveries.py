@@ -12,6 +12,7 @@ from sqlalchemy import Row, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from bisection.adapters.run_reports import RunReport
+from bisection.adapters.storage.audit import record
 from bisection.adapters.storage.database import Database, now
 from bisection.adapters.storage.nightly_schema import deliveries
 
@@ -132,7 +133,7 @@ class Deliveries:
     def postpone(self, delivery_id: str, tries: int, seconds: float, why: str) -> None:
         self._set(delivery_id, tries=tries, due_at=time.time() + seconds, result=why)
 
-    def release(self, delivery_id: str) -> bool:
+    def release(self, delivery_id: str, *, by: str = "") -> bool:
         """The day's limits do not count for it any more; False if it is neither held nor failed."""
         idle = (DeliveryStatus.HELD.value, DeliveryStatus.FAILED.value)
         with self._database.write() as connection:
@@ -141,6 +142,8 @@ class Deliveries:
                 .where(deliveries.c.id == delivery_id, deliveries.c.status.in_(idle))
                 .values(status=DeliveryStatus.RECEIVED.value, released=True, tries=0, due_at=0)
             ).rowcount
+            if changed and by:
+                record(connection, by=by, action="released", subject=delivery_id, told={})
         return bool(changed)
 
     def get(self, delivery_id: str) -> Delivery | None:

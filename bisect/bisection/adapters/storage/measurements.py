@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, func, insert, select, update
 
+from bisection.adapters.storage.audit import record
 from bisection.adapters.storage.bisections import Status, append_event
 from bisection.adapters.storage.database import Database, new_id, now
 from bisection.adapters.storage.schema import artifacts, bisections, trials
@@ -164,14 +165,14 @@ class Measurements:
                 )
         return True
 
-    def retract(self, *, worker: str | None = None, key: str | None = None) -> int:
+    def retract(self, *, worker: str | None = None, key: str | None = None, by: str = "") -> int:
         """Never take these over again; how many there were. What was taken over before stays where it is."""
         wanted = [trials.c.worker == worker] if worker is not None else []
         wanted += [trials.c.reuse_key == key] if key is not None else []
         if not wanted:
             raise ValueError("name a worker or a key")
         with self._database.write() as connection:
-            return connection.execute(
+            count = connection.execute(
                 update(trials)
                 .where(
                     *wanted,
@@ -181,6 +182,10 @@ class Measurements:
                 )
                 .values(retracted_at=now())
             ).rowcount
+            if by:
+                told = {"worker": worker, "key": key, "measurements": count}
+                record(connection, by=by, action="measurements_retracted", subject=worker or "", told=told)
+        return count
 
 
 def _measured(row: RowMapping) -> Measured:

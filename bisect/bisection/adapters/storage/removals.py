@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select
 
+from bisection.adapters.storage.audit import record
 from bisection.adapters.storage.bisections import Status
 from bisection.adapters.storage.database import Database, now
 from bisection.adapters.storage.keeping_schema import removals
@@ -174,6 +175,8 @@ def _record(
     removal = Removal(at=now(), bisection_id=bisection_id, what=what, by=by, counts=counts)
     row = {**removal.__dict__, "what": what.value, "counts": dict(counts)}
     connection.execute(insert(removals).values(row))
+    action = "deleted" if what is Removed.BISECTION else "removed"
+    record(connection, by=by, action=action, subject=bisection_id, told={"what": what.value, **counts})
     return removal
 
 

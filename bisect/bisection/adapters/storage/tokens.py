@@ -11,6 +11,7 @@ from enum import StrEnum
 from sqlalchemy import and_, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from bisection.adapters.storage.audit import OPERATOR, record
 from bisection.adapters.storage.database import Database, new_id, now
 from bisection.adapters.storage.schema import tokens
 
@@ -20,7 +21,8 @@ PREFIX = "fb_"
 class Scope(StrEnum):
     """What a token allows."""
 
-    READ = "read"  #: see everything
+    READ = "read"  #: see everything but the audit log
+    AUDIT = "audit"  #: read the audit log
     WRITE = "write"  #: start, confirm and cancel bisections, and take results back
     APPROVE = "approve"  #: allow or refuse GPU hours above a profile's limit
     ADMIN = "admin"  #: make and revoke tokens; includes the others
@@ -71,6 +73,8 @@ class Tokens:
         try:
             with self._database.write() as connection:
                 connection.execute(insert(tokens).values(row))
+                told = {"name": name, "scopes": row["scopes"], "expires_at": expires}
+                record(connection, by=OPERATOR, action="token_issued", subject=str(row["id"]), told=told)
         except IntegrityError:
             return
 
@@ -94,10 +98,11 @@ class Tokens:
 
     def revoke(self, token_id: str) -> bool:
         with self._database.write() as connection:
-            return bool(
-                connection.execute(
-                    update(tokens)
-                    .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
-                    .values(revoked_at=now())
-                ).rowcount
-            )
+            revoked = connection.execute(
+                update(tokens)
+                .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+                .values(revoked_at=now())
+            ).rowcount
+            if revoked:
+                record(connection, by=OPERATOR, action="token_revoked", subject=token_id, told={})
+        return bool(revoked)
