@@ -52,6 +52,7 @@ def main() -> None:
             to_device=observer.storages.to_device,
             local_layers=orders is None or orders.layers != PRODUCTION,
         )
+    rehearsal = None
     if orders is not None:
         from firstbad_probe.dry_run.rehearsal import Rehearsal
 
@@ -68,6 +69,8 @@ def main() -> None:
         error = failure
         raise
     finally:
+        if rehearsal is not None:
+            rehearsal.end()
         observer.finish()
         write_record(observer.settings, observer, patches, callbacks, error, repository)
 

@@ -7,9 +7,11 @@ import functools
 import os
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from firstbad_probe.dry_run import fakes, kernels, world
+from firstbad_probe.dry_run.cost import Cost
 from firstbad_probe.dry_run.known_values import KnownValues
 from firstbad_probe.dry_run.limits import not_modelled
 from firstbad_probe.dry_run.microbatch import Microbatches, TokenIds, Workload
@@ -34,6 +36,7 @@ class Rehearsal:
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self.values = KnownValues(self._fakes, Routing())
         self._configuration: Any = None
+        self._cost: Cost | None = None  #: of a job without Bridge's loop, from where its world began
 
     def install(self, callbacks: ImportCallbacks) -> None:
         world.install(self._patches)
@@ -42,6 +45,52 @@ class Rehearsal:
         fakes.install(self._patches, self.values)
         callbacks.after("megatron.bridge.training.setup", self._hook_data)
         callbacks.after("megatron.bridge.training.pretrain", self._hook_pretrain)
+        callbacks.after("megatron.core.transformer.transformer_config", self._hook_configuration)
+        self._hook_world()
+
+    def _hook_world(self) -> None:
+        """A job without Bridge's loop is on fakes from where it joins its world, to its end."""
+        join = torch.distributed.init_process_group
+
+        @functools.wraps(join)
+        def init_process_group(*args: Any, **keywords: Any) -> None:
+            join(*args, **keywords)
+            if self._configuration is None and self._cost is None:
+                self._cost = Cost()
+                self._fakes.__enter__()
+                self.values.__enter__()  # type: ignore[no-untyped-call]
+
+        torch.distributed.init_process_group = init_process_group
+
+    def end(self) -> None:
+        """Back to real tensors, however the job ended."""
+        if self._cost is None:
+            return
+        self._observer.storages.stop()
+        self.values.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._fakes.__exit__(None, None, None)
+        self._tell()
+        self._cost.write(self._observer.settings)
+
+    def _hook_configuration(self, module: Any) -> None:
+        """The router's numbers, where no loop of Bridge's tells them."""
+        check = module.TransformerConfig.__post_init__
+
+        @functools.wraps(check)
+        def post_init(config: Any, *args: Any, **keywords: Any) -> None:
+            check(config, *args, **keywords)
+            if self._configuration is None and config.num_moe_experts:
+                self.values.routing = self._routing(config)
+
+        module.TransformerConfig.__post_init__ = post_init
+
+    def _routing(self, model: Any) -> Routing:
+        return Routing(
+            experts=getattr(model, "num_moe_experts", None) or 0,
+            chosen=getattr(model, "moe_router_topk", 0),
+            skew=self._orders.skew,
+            weights=self._orders.expert_shares,
+        )
 
     def _hook_data(self, module: Any) -> None:
         def setup_data_iterators(*_: Any, **keywords: Any) -> Any:
@@ -91,12 +140,14 @@ class Rehearsal:
         def pretrain(config: Any, *args: Any, **keywords: Any) -> Any:
             self._prepare(config)
             self._take_a_stage(config)
+            cost = Cost()
             with self._fakes, self.values:
                 try:
                     return train(config, *args, **keywords)
                 finally:
                     self._observer.storages.stop()
                     self._tell()
+                    cost.write(self._observer.settings)
 
         module.pretrain = pretrain
 
@@ -122,12 +173,7 @@ class Rehearsal:
         """A short run, without anything that reads or writes training's own files."""
         self._configuration = configuration
         model = configuration.model
-        self.values.routing = Routing(
-            experts=getattr(model, "num_moe_experts", None) or 0,
-            chosen=getattr(model, "moe_router_topk", 0),
-            skew=self._orders.skew,
-            weights=self._orders.expert_shares,
-        )
+        self.values.routing = self._routing(model)
         self._set(configuration.train, "train_iters", STEPS)
         self._set(configuration.train, "eval_iters", 0)
         self._set(configuration.dist, "use_gloo_process_groups", False)
