@@ -339,6 +339,10 @@ def _measurable(criterion: Criterion, profile: Profile, errors: list[FieldError]
     if not refusal:
         return criterion
     errors.append(
-        FieldError(field="criterion.kind", message=refusal, repair="name a profile that trains on real data")
+        FieldError(
+            field="criterion.kind",
+            message=refusal,
+            repair="name a profile that trains on real data, and is no dry run",
+        )
     )
     return None

@@ -35,7 +35,7 @@ from memory_models.shapes import ImageLoad
 from memory_models.upstream import Upstream, upstream_at
 from workers.building import BuildHostError
 from workers.context import WorkerContext
-from workers.launching import PROBE_FOLDER, filled
+from workers.launching import PROBE_FOLDER, dry_run_environment, filled
 from workers.rank_files import parse_strictly
 from workers.requirement_lock import Unbuildable
 from workers.resolution import open_mirror
@@ -230,6 +230,14 @@ def _probe_environment(profile: Profile, spec: BisectionSpec) -> dict[str, str]:
         "FIRSTBAD_DEVICE": profile.device,
         "FIRSTBAD_PROBE_DIRECTORY": ".",
     }
+    if profile.dry_run:
+        world = {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(profile.world_size),
+            "LOCAL_WORLD_SIZE": "1",
+        }
+        environment |= dry_run_environment(profile.dry_run) | world
     if spec.criterion.capacity_bytes is not None:
         environment["FIRSTBAD_CAPACITY_BYTES"] = str(spec.criterion.capacity_bytes)
     return environment
@@ -254,7 +262,7 @@ def _estimates(
         notes.append("No estimate: not both resolved configurations were recorded.")
         return {}
     try:
-        world_size = max(profile.gpus, *(adapter.processes for adapter in profile.launch))
+        world_size = profile.world_size
         old, new = (read_side(side, world_size) for side in (before, after))
         comparison: Comparison = compare(old.job, new.job)
         remedies = _remedies(new.job, spec, after.measurement)
@@ -294,6 +302,10 @@ def image_load(side: Side) -> ImageLoad | None:
     if type(batch) is not int or batch < 1 or measurement is None or not measurement.steps:
         return None
     samples = batch * len(measurement.steps)
+    if measurement.device == "dry_run":  # a few microbatches of one replica, whatever the batch
+        samples = sum(step.sequences for step in measurement.steps)
+    if not samples:
+        return None
     patches = sum(step.patches for step in measurement.steps)
     return ImageLoad(patches=round(patches / samples), images=max(1, round(measurement.images / samples)))
 

@@ -19,7 +19,7 @@ MOST_UNSEEN = 20
 def gather(remains: Remains, state: State) -> Measurement:
     """The measurement of a trial, without what only its runner knows (worker, keys, digests)."""
     try:
-        ranks = read_rank_files(remains.probe_folder, remains.processes)
+        ranks = read_rank_files(remains.probe_folder, remains.processes, remains.world_size)
     except RankFileError as error:
         decision = stopped(remains.result) or Decision(
             outcome=Outcome.INVALID, reason=f"no measurement to trust: {error}"
@@ -66,7 +66,9 @@ def _merge(ranks: Mapping[int, RankFile], outcome: Outcome) -> Measurement:
         steps=_steps(files, worst),
         time=TimeBreakdown.from_json([row.model_dump() for row in worst.time]),
         oom=OutOfMemory(**refused[0].model_dump()) if refused and outcome is Outcome.OUT_OF_MEMORY else None,
-        real_data=all(file.data.real for file in files),
+        real_data=None
+        if any(file.data.real is None for file in files)
+        else all(file.data.real for file in files),
         images=sum(file.data.images for file in files),
         trainable=_largest(file.trainable for file in files),
         imports=dict(first.imports),

@@ -261,6 +261,27 @@ def check_torch(python: Path, environment: Mapping[str, str]) -> Check:
     return Check(name="torch", health=Health.WELL, found=found)
 
 
+def check_bridge(python: Path, environment: Mapping[str, str]) -> Check:
+    """A dry run goes through Megatron Bridge's own loop: it must be where the job finds it."""
+    program = "import importlib.util as u; print(u.find_spec('megatron.bridge').origin or 'found')"
+    done = subprocess.run(
+        [str(python), "-c", program],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode != 0:
+        return Check(
+            name="bridge",
+            health=Health.BROKEN,
+            found=f"{python} finds no megatron.bridge",
+            mend="A dry run goes through its training loop: lock it, or name its folder in python_path.",
+        )
+    return Check(name="bridge", health=Health.WELL, found=done.stdout.strip())
+
+
 def _asked(*command: str) -> str:
     """What a program prints; "" if it is not there or fails."""
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bisection.adapters.catalogue import LaunchAdapter, Profile
+from bisection.adapters.dry_runs import DRY_STEPS, DryRun
 from workers import ranks
 from workers.environments import PreparedEnvironment
 from workers.eras import OverrideRefused, SpeltOverride, choose_adapter, spell
@@ -45,6 +46,7 @@ class Launch:
     overrides: tuple[SpeltOverride, ...]
     image: str = ""
     reads: tuple[Path, ...] = ()  #: of this host, besides the trial's folder
+    world_size: int | None = None  #: where it is not the number of processes: what a dry run pretends to have
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
@@ -104,7 +106,7 @@ def plan_launch(
     return Launch(
         command=(
             *(str(environment.python) if inside else sys.executable, "-I", ranks.__file__),
-            *("--processes", str(adapter.processes), *held, "--"),
+            *("--processes", str(adapter.processes), *held, *_world(profile), "--"),
             *(filled(word, words) for word in adapter.command),
             *(
                 adapter.override.replace("{key}", change.spelt).replace("{value}", _spelt(change.value))
@@ -117,6 +119,7 @@ def plan_launch(
         folder=workspace,
         processes=adapter.processes * (profile.slurm.nodes if profile.slurm else 1),
         python=environment.python,
+        world_size=profile.dry_run.world_size if profile.dry_run else None,
         adapter=adapter.name,
         overrides=changes,
         image=environment.image,
@@ -126,6 +129,19 @@ def plan_launch(
             *(Path(place) for place in (profile.data.path, *profile.places.values()) if place),
         ),
     )
+
+
+def _world(profile: Profile) -> list[str]:
+    return ["--world-size", str(profile.dry_run.world_size)] if profile.dry_run else []
+
+
+def dry_run_environment(dry_run: DryRun) -> dict[str, str]:
+    """What the probe is told of a dry run, besides what ranks.py says of the world."""
+    return {
+        "FIRSTBAD_DRY_RUN": dry_run.orders,
+        "FIRSTBAD_MINIMUM_STEPS": str(DRY_STEPS),
+        "OMP_NUM_THREADS": "1",  # nothing is computed
+    }
 
 
 def _environment(
@@ -166,6 +182,8 @@ def _environment(
     if profile.slurm is None or profile.slurm.nodes == 1:
         # All ranks are on one host: its name need not resolve.
         result |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    if profile.dry_run:
+        result |= dry_run_environment(profile.dry_run)
     if full:
         result["FIRSTBAD_PROBE_MODE"] = "full"
     if capacity_bytes is not None:

@@ -22,7 +22,7 @@ a collective that never ended            TIMED_OUT, `HANG_SIGNATURE`, doubtful
 a failure that chance causes, too        CRASHED, doubtful
 only failures that come and go           LOST
 an exit code without a word              CRASHED
-exit 0, but a rank left no file          INVALID
+exit 0, but a rank left no file          INVALID; LOST where a dry run rehearsed it
 exit 0, every rank completed             COMPLETED
 =======================================  =====================================
 
@@ -41,7 +41,7 @@ from pathlib import Path
 from bisection.criteria import OUT_OF_MEMORY_SIGNATURE, TIMED_OUT_SIGNATURE
 from bisection.measurement import Outcome
 from workers.outside_causes import Cause, CauseKind, outside_cause
-from workers.rank_files import RankError, RankFile
+from workers.rank_files import RankError, RankFile, expected_ranks
 from workers.redaction import Redaction
 from workers.signatures import Failure, FailureKind, failure_in_log, failure_kind, failure_signature
 from workers.supervisor import Result
@@ -72,6 +72,7 @@ class Remains:
     probe_folder: Path
     log: str  #: the command's output, bounded
     processes: int
+    world_size: int | None = None  #: of the job, where it is not the number of processes: of a dry run
     own_folders: Sequence[Path]  #: where the state's own files are, for signatures
     time_limit_seconds: float
     redaction: Redaction  #: what may be told of it; kinds of failures are told from the whole of it
@@ -123,7 +124,13 @@ def decide(remains: Remains, ranks: Mapping[int, RankFile]) -> Decision:
     failures = _failures(remains, ranks)
     if failures or code != 0:
         return _decide_failure(remains, failures, code, outside_cause(result, code))
-    missing = [str(rank) for rank in range(remains.processes) if rank not in ranks]
+    missing = [str(rank) for rank in expected_ranks(ranks, remains.processes) if rank not in ranks]
+    if missing and ranks.get(0) and ranks[0].rehearsed:
+        return Decision(
+            outcome=Outcome.LOST,
+            reason=f"the process that rehearsed rank {', '.join(missing)} left no record: mostly that is the "
+            "host's memory; lower dry_run.parallel in the profile",
+        )
     if missing:
         return Decision(
             outcome=Outcome.INVALID,
@@ -220,7 +227,7 @@ def _failures(remains: Remains, ranks: Mapping[int, RankFile]) -> list[Failure]:
         if rank.status == "failed"
     ]
     failed = remains.result.exit_code != 0
-    if failed and (not found or len(ranks) < remains.processes):
+    if failed and (not found or len(ranks) < len(expected_ranks(ranks, remains.processes))):
         told = failure_in_log(remains.log)
         if told is None and not found:
             # No traceback: a library that aborts still says why.

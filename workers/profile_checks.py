@@ -16,10 +16,10 @@ from bisection.adapters.catalogue import Catalogue, Profile
 from bisection.commits import State
 from bisection.quantities import counted
 from workers.environments import Environments, PreparedEnvironment, image_program
-from workers.host_checks import Check, Health, check_torch, guarded
+from workers.host_checks import Check, Health, check_bridge, check_torch, guarded
 from workers.isolation_checks import check_isolation
 from workers.launch_rules import broken_rules
-from workers.launching import plan_launch
+from workers.launching import Launch, plan_launch
 from workers.uv_lock import plain_lock
 from workers.workspaces import Workspace, Workspaces, mirror_of
 
@@ -105,20 +105,32 @@ def _in_workspace(
     if not made:
         return
 
+    launches: list[Launch] = []
+
     def plan() -> Check:
         launch = plan_launch(
             profile, workspace.folder, made[0], scratch, overrides={}, capacity_bytes=profile.capacity_bytes
         )
         shown = shlex.join(launch.command).replace(str(scratch), "<trial>")
-        return Check(name="launch", health=Health.WELL, found=f"{counted(launch.processes, 'rank')}: {shown}")
+        world = f" of a world of {launch.world_size}, dry" if profile.dry_run else ""
+        found = f"{counted(launch.processes, 'rank')}{world}: {shown}"
+        launches.append(launch)
+        return Check(name="launch", health=Health.WELL, found=found)
 
     yield guarded("launch", plan)
     if profile.slurm is None and not made[0].image:
         yield guarded("torch", lambda: check_torch(made[0].python, {"PATH": "/usr/local/bin:/usr/bin:/bin"}))
+        if profile.dry_run and launches:
+            yield guarded("bridge", lambda: check_bridge(made[0].python, launches[0].environment))
 
 
 def _data(profile: Profile) -> Check:
     data = profile.data
+    if profile.dry_run:
+        images = counted(len(profile.dry_run.images), "image")
+        return Check(
+            name="data", health=Health.WELL, found=f"a dry run's own, {images} a sample, without values"
+        )
     if data.kind == "mock":
         return Check(
             name="data",

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import stat
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
@@ -126,7 +127,7 @@ class RankCommand(_Shape):
 
 
 class RankData(_Shape):
-    real: bool
+    real: bool | None  #: of a dry run nobody can say: its data have sizes and no values
     images: Count
 
 
@@ -155,13 +156,30 @@ class RankFile(_Shape):
     unseen: Annotated[tuple[Text, ...], Field(max_length=50)] = ()
     watch: RankWatch | None = None
     command: RankCommand | None = None
+    #: of a dry run: the ranks that were rehearsed, each by a process of its own
+    rehearsed: Annotated[tuple[Count, ...], Field(max_length=4096)] = ()
     notes: Annotated[tuple[Text, ...], Field(max_length=200)] = ()
 
 
-def read_rank_files(folder: Path, processes: int) -> dict[int, RankFile]:
-    """By rank; a rank without a file is left out. Raises RankFileError for one that is not as it must be."""
+def expected_ranks(files: Mapping[int, RankFile], processes: int) -> Sequence[int]:
+    """Who must have left a file: each process; of a dry run, each rank that rank 0 says was rehearsed."""
+    first = files.get(0)
+    return first.rehearsed if first and first.rehearsed else range(processes)
+
+
+def read_rank_files(folder: Path, processes: int, world_size: int | None = None) -> dict[int, RankFile]:
+    """By rank; a rank without a file is left out. Raises RankFileError for one that is not as it must be.
+
+    ``world_size`` is that of the job where it is not the number of processes.
+    """
+    world_size = world_size or processes
+    first = _read(folder, range(1), world_size)
+    return first | _read(folder, [rank for rank in expected_ranks(first, processes) if rank], world_size)
+
+
+def _read(folder: Path, ranks: Iterable[int], world_size: int) -> dict[int, RankFile]:
     found = {}
-    for rank in range(processes):
+    for rank in ranks:
         content = read_plain_file(folder / f"rank-{rank}.json", RANK_FILE_LIMIT_BYTES)
         if content is None:
             continue
@@ -173,9 +191,9 @@ def read_rank_files(folder: Path, processes: int) -> dict[int, RankFile]:
             raise RankFileError(f"rank {rank}'s file, {place or 'as a whole'}: {problem['msg']}") from error
         except ValueError as error:
             raise RankFileError(f"rank {rank}'s file is not JSON: {error}") from error
-        if file.rank != rank or file.world_size != processes:
+        if file.rank != rank or file.world_size != world_size:
             raise RankFileError(
-                f"rank {rank}'s file says it is rank {file.rank} of {file.world_size}, not of {processes}"
+                f"rank {rank}'s file says it is rank {file.rank} of {file.world_size}, not of {world_size}"
             )
         found[rank] = file
     return found

@@ -34,10 +34,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(command: list[str], processes: int, end_with_input: bool = False) -> int:
+def run(command: list[str], processes: int, end_with_input: bool = False, world_size: int = 0) -> int:
     nodes, node = int(os.environ.get("FIRSTBAD_NODES", "1")), int(os.environ.get("FIRSTBAD_NODE", "0"))
     rendezvous = {
-        "WORLD_SIZE": str(nodes * processes),
+        "WORLD_SIZE": str(world_size or nodes * processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": os.environ.get("FIRSTBAD_FIRST_NODE", "127.0.0.1"),
         "MASTER_PORT": os.environ.get("FIRSTBAD_PORT") or str(free_port()),
@@ -90,9 +90,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Start one process a rank on this host.")
     parser.add_argument("--processes", type=int, required=True, metavar="N")
     parser.add_argument("--end-with-input", action="store_true", help="when standard input ends, kill all")
+    parser.add_argument(
+        "--world-size", type=int, default=0, metavar="N", help="of a dry run, what it pretends"
+    )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
-    return run(options.command, options.processes, options.end_with_input)
+    return run(options.command, options.processes, options.end_with_input, options.world_size)
 
 
 if __name__ == "__main__":

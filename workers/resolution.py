@@ -47,7 +47,7 @@ def criterion_of(request: Mapping[str, Any], profile: Profile) -> Criterion:
     criterion = _criterion_of(request, profile)
     refusal = profile.refuses(criterion)
     if refusal:
-        raise ValueError(f"{refusal}; name a profile that trains on real data")
+        raise ValueError(f"{refusal}; name a profile that trains on real data, and is no dry run")
     return criterion
 
 

@@ -53,8 +53,8 @@ def needs_of_words(words: tuple[str, ...]) -> StepNeeds:
 
 def kept_to_its_steps(measured: Measurement, config: bytes | None, profile: Profile) -> Measurement:
     """The measurement with its warm-up; INVALID where it ended before its configuration showed itself."""
-    if profile.device == "host":
-        return measured  # a command that trains nothing takes no steps
+    if profile.device in ("host", "dry_run"):
+        return measured  # a command that trains nothing takes no steps, and a dry run two without seconds
     needs = step_needs(_model_of(config))
     measured = measured.evolve(warmup_steps=max(needs.warmup, profile.warmup_steps))
     if measured.outcome is not Outcome.COMPLETED or len(measured.steps) >= needs.least:

@@ -78,7 +78,7 @@ def _resolve(context: WorkerContext, row: BisectionRow) -> bool:
         axes={Axis(name): tuple(words) for name, words in request["axes"].items()},
         capacity_bytes=request.get("capacity_bytes") or profile.capacity_bytes,
         parallel=request.get("parallel") or workers,
-        world_size=max(profile.gpus, *(adapter.processes for adapter in profile.launch)),
+        world_size=profile.world_size,
     )
     return Sweeps(context.database).resolve(row.id, spec)
 

@@ -276,6 +276,7 @@ class _Run:
             probe_folder=self._place.probe,
             log=output,
             processes=launch.processes,
+            world_size=launch.world_size,
             own_folders=own_folders,
             time_limit_seconds=limit,
             redaction=redaction,

@@ -380,6 +380,7 @@ def _ledger_notes(ledger: Sequence[LedgerEntry]) -> list[str]:
         )
     for entry in ledger:
         notes += [note for note in entry.measurement.notes if note not in notes]
-    unseen = dict.fromkeys(told for entry in ledger for told in entry.measurement.unseen)
+    seen = [entry.measurement for entry in ledger if entry.measurement.device != "dry_run"]
+    unseen = dict.fromkeys(told for measured in seen for told in measured.unseen)
     notes += [f"Not seen by the probe: {told}." for told in unseen]
     return notes

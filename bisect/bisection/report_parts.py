@@ -236,6 +236,7 @@ class Simulation:
     devices: tuple[str, ...]
     patches: Mapping[str, int] = field(default_factory=dict)  #: stand-in to uses in one trial, the most
     notes: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()  #: what a dry run does not see, in the probe's own words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,14 +77,28 @@ def simulation_of(ledger: Sequence[LedgerEntry]) -> Simulation | None:
     for entry in ledger:
         for name, count in entry.measurement.patches.items():
             patches[name] = max(count, patches.get(name, 0))
-    notes = [
-        "Bytes are the live tensors of the training process, counted on this device; "
-        "the capacity is simulated."
-    ]
+    notes = []
+    if "dry_run" in devices:
+        notes.append(
+            "Nothing was computed: a dry run takes the commit's own training loop through two steps, on "
+            "tensors without data, in a world that is not there. Bytes are what these tensors would hold; "
+            "the capacity is simulated."
+        )
     if "cpu" in devices:
+        notes.append(
+            "Bytes are the live tensors of the training process, counted on this device; "
+            "the capacity is simulated."
+        )
         notes.append("Seconds are a CPU's: they do not say how fast a GPU is.")
     if patches:
         notes.append(
             "Stand-ins replaced code that needs a GPU; a GPU runs other kernels, which keep other tensors."
         )
-    return Simulation(devices=tuple(devices), patches=patches, notes=tuple(notes))
+    return Simulation(
+        devices=tuple(devices), patches=patches, notes=tuple(notes), not_modelled=_not_modelled(ledger)
+    )
+
+
+def _not_modelled(ledger: Sequence[LedgerEntry]) -> tuple[str, ...]:
+    dry = [entry.measurement for entry in ledger if entry.measurement.device == "dry_run"]
+    return tuple(dict.fromkeys(told for measured in dry for told in measured.unseen))

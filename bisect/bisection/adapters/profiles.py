@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from bisection.adapters.catalogue_fields import Bytes, Name, PathInTree, Shape, Text, inside
 from bisection.adapters.containers import Container
+from bisection.adapters.dry_runs import DryRun
 from bisection.adapters.isolation import Isolation
 from bisection.adapters.launch_adapters import LaunchAdapter, Renamed
 from bisection.adapters.queue import CONTROL
@@ -107,7 +108,8 @@ class Profile(Shape):
     #: where speed is looked for, what else a worker runs beside each trial: how fast is it just now?
     control: Literal["good_end"] | None = None
     #: ``host``: the command sees to its devices itself, and nothing is measured on them
-    device: Literal["cpu", "cuda", "host"] = "cpu"
+    device: Literal["cpu", "cuda", "host", "dry_run"] = "cpu"
+    dry_run: DryRun | None = None  #: what a trial without a device pretends to have
     gpus: Annotated[int, Field(ge=0, lt=2**31)] = 0  #: of one trial, on all hosts
     queue: Name = "local"
     capacity_bytes: Bytes | None = None  #: of one device
@@ -145,6 +147,7 @@ class Profile(Shape):
     def _parts_agree(self) -> Self:
         if self.device == "cuda" and self.gpus < 1:
             raise ValueError("device cuda needs gpus of at least 1")
+        self._dry_run_agrees()
         if self.slurm and self.environment.dockerfile:
             raise ValueError(
                 "an image that a worker builds is not on a cluster's nodes: push one, and name it as `image`"
@@ -173,6 +176,20 @@ class Profile(Shape):
         self.default_criterion()
         return self
 
+    def _dry_run_agrees(self) -> None:
+        if (self.device == "dry_run") != (self.dry_run is not None):
+            raise ValueError("device dry_run and the section `dry_run` (world_size, images) need each other")
+        if self.dry_run is None:
+            return
+        if self.gpus or (self.slurm and self.slurm.nodes > 1):
+            raise ValueError("a dry run uses no GPU and one host: leave gpus and slurm.nodes out")
+        if any(adapter.processes > 1 for adapter in self.launch):
+            raise ValueError(
+                "a dry run is one process, whatever its world: set dry_run.world_size instead of processes"
+            )
+        if self.control or (self.criterion and self.criterion.kind is CriterionKind.THROUGHPUT):
+            raise ValueError("a dry run has no seconds: leave control out, and look for memory or a crash")
+
     def default_criterion(self) -> Criterion | None:
         """The criterion for requests that bring none, or None where they must."""
         if self.criterion is None:
@@ -188,12 +205,23 @@ class Profile(Shape):
             return (
                 f"a number of a command's own is told by `firstbad run` alone, not by profile {self.name!r}"
             )
+        if self.dry_run and criterion.kind is CriterionKind.THROUGHPUT:
+            return (
+                f"trials of profile {self.name!r} are dry runs, which have no seconds to judge throughput by"
+            )
         if self.data.kind == "mock" and criterion.kind is CriterionKind.THROUGHPUT:
             return (
                 f"throughput means nothing on mock data, and profile {self.name!r} trains on them: "
                 "runs without images look about twice as fast"
             )
         return ""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job; of a dry run, those that it pretends to have."""
+        if self.dry_run:
+            return self.dry_run.world_size
+        return max(self.gpus, *(adapter.processes for adapter in self.launch))
 
     @property
     def newest_adapter(self) -> LaunchAdapter:
@@ -213,6 +241,7 @@ class Profile(Shape):
             *(["slurm"] if self.slurm else []), *(["places"] if self.places else []),
             *(["renamed"] if self.renamed else []), *(["container"] if self.container else []),
             *(["isolation"] if self.isolation else []),
+            *(["dry_run"] if self.dry_run else []),
             *(["warmup_steps"] if self.warmup_steps > 1 else []),
             # What one profile may tell must not come to another by a measurement taken over.
             *(["privacy"] if self.privacy != Privacy() else []),

@@ -80,6 +80,10 @@ def _stamp(report: CulpritReport) -> list[str]:
     if report.simulation is None:
         return []
     lines = [f"> **{wording.stamp(report)}.**", *(f"> {prose(note)}" for note in report.simulation.notes)]
+    if report.simulation.not_modelled:
+        lines += ["> ", f"> {wording.NOT_MODELLED}:", "> "]
+        lines += [f"> - {prose(told)}" for told in report.simulation.not_modelled]
+        lines.append("> ")
     used = wording.stand_ins(report)
     if used:
         lines.append(f"> {used}; they are listed below.")

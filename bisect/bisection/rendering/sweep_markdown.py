@@ -14,6 +14,7 @@ from bisection.rendering.sweep_words import (
     tally,
     title,
 )
+from bisection.rendering.wording import NOT_MODELLED
 from bisection.sweep_report import SweepReport
 
 _NUMBERS = range(2, 8)
@@ -47,4 +48,7 @@ def render_sweep_markdown(report: SweepReport) -> str:
         blocks.append("\n".join(lines))
     if report.simulation is not None:
         blocks.append(" ".join(prose(note) for note in report.simulation.notes))
+        if report.simulation.not_modelled:
+            blocks.append(f"{NOT_MODELLED}:")
+            blocks.append("\n".join(f"- {prose(told)}" for told in report.simulation.not_modelled))
     return "\n\n".join(blocks) + "\n"

@@ -19,6 +19,7 @@ from bisection.rendering.sweep_words import (
     title,
     trainable_words,
 )
+from bisection.rendering.wording import NOT_MODELLED
 from bisection.sweep_report import SweepReport
 
 _LEFT = {1, 7}  #: columns of words; the others are numbers
@@ -42,6 +43,10 @@ def render_sweep_text(report: SweepReport, *, columns: int = 110) -> str:
         lines.append("")
         for note in report.simulation.notes:
             lines += _wrap(visible(note), columns)
+        if report.simulation.not_modelled:
+            lines.append(f"{NOT_MODELLED}:")
+        for told in report.simulation.not_modelled:
+            lines += _wrap(f"- {visible(told)}", columns, indent=2)
     return "\n".join(lines) + "\n"
 
 

@@ -34,6 +34,10 @@ def _lines(report: CulpritReport, columns: int) -> Iterable[str]:
     if report.simulation:
         yield f"*** {stamp} ***"
         yield from _wrap(" ".join(report.simulation.notes), columns)
+        if report.simulation.not_modelled:
+            yield f"{wording.NOT_MODELLED}:"
+        for told in report.simulation.not_modelled:
+            yield from _wrap(f"- {visible(told)}", columns, indent=2)
         if wording.stand_ins(report):
             yield f"{wording.stand_ins(report)}; they are listed at the end."
         yield ""

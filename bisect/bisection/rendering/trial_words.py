@@ -53,7 +53,8 @@ def trial_words(report: CulpritReport, row: TrialRow) -> TrialWords:
     if row.control_tokens_per_second is not None:
         details.append(f"control {row.control_tokens_per_second:,.1f} tokens/s")
     if row.images:
-        details.append(counted(row.images, f"{'real' if row.real_data else 'mock'} image"))
+        kind = "simulated" if row.real_data is None else "real" if row.real_data else "mock"
+        details.append(counted(row.images, f"{kind} image"))
     if row.capacity_bytes:
         details.append(f"limit {show_bytes(row.capacity_bytes)} enforced")
     elif row.device != "host":  # where nothing measures memory, none is limited

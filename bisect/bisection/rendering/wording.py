@@ -106,6 +106,9 @@ def stamp(report: CulpritReport) -> str:
     return f"SIMULATED on {devices}, not a GPU"
 
 
+NOT_MODELLED = "What a dry run does not see"
+
+
 def stand_ins(report: CulpritReport) -> str:
     """How much code was replaced so that the job ran without a GPU; "" if none was."""
     patches = report.simulation.patches if report.simulation else {}

@@ -53,7 +53,12 @@ OOM = {
 
 
 def left(
-    tmp_path: Path, *rows: dict[str, Any], processes: int | None = None, log: str = "", **result: Any
+    tmp_path: Path,
+    *rows: dict[str, Any],
+    processes: int | None = None,
+    world_size: int | None = None,
+    log: str = "",
+    **result: Any,
 ) -> Measurement:
     tmp_path.mkdir(exist_ok=True)
     for row in rows:
@@ -65,6 +70,7 @@ def left(
         probe_folder=tmp_path,
         log=log,
         processes=processes or max(len(rows), 1),
+        world_size=world_size,
         own_folders=(tmp_path,),
         time_limit_seconds=60,
         redaction=Redaction(paths=None),
@@ -92,6 +98,33 @@ def test_bytes_are_of_the_worst_rank_and_tokens_of_all(tmp_path: Path) -> None:
     assert measured.trainable == {"experts": 2000}
     assert measured.patches == {"nccl": 4}
     assert measured.notes == ("note",)
+
+
+def dry_row(rank: int, **changes: Any) -> dict[str, Any]:
+    simulated = {"device": "dry_run", "data": {"real": None, "images": 4}, "rehearsed": [0, 32]}
+    return rank_row(rank, 64, **simulated, **changes)
+
+
+def test_a_dry_run_is_measured_by_the_ranks_that_it_rehearsed(tmp_path: Path) -> None:
+    measured = left(tmp_path, dry_row(0), dry_row(32), processes=1, world_size=64)
+    assert measured.outcome is Outcome.COMPLETED, measured.reason
+    assert (measured.device, measured.real_data) == ("dry_run", None)
+    assert measured.peak is not None
+    assert measured.peak.rank == 32
+    assert [share.rank for share in measured.ranks] == [0, 32]
+
+
+def test_a_stage_of_a_dry_run_without_a_record_is_lost_not_good(tmp_path: Path) -> None:
+    measured = left(tmp_path, dry_row(0), processes=1, world_size=64)
+    assert measured.outcome is Outcome.LOST
+    assert "rank 32" in measured.reason
+    assert "dry_run.parallel" in measured.reason
+
+
+def test_a_world_that_was_not_asked_for_is_not_measured(tmp_path: Path) -> None:
+    measured = left(tmp_path, dry_row(0), dry_row(32), processes=1, world_size=8)
+    assert measured.outcome is Outcome.INVALID
+    assert "0 of 64, not of 8" in measured.reason
 
 
 NETWORK = {"type": "DistNetworkError", "message": "Connection reset by peer", "frames": [], "text": ""}

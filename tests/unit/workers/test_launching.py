@@ -41,6 +41,56 @@ def launch(tmp_path: Path, wanted: Profile, **options: Any) -> Launch:
     return plan_launch(wanted, tmp_path, environment, Path("/trial"), **options)
 
 
+def test_a_dry_run_is_one_process_that_is_told_of_a_whole_world(tmp_path: Path) -> None:
+    section = {"world_size": 64, "images": [[1024, 768]], "layers": "production", "skew": 0.5}
+    (tmp_path / "new.py").touch()
+    wanted = profile(device="dry_run", dry_run=section, steps=5)
+    planned = launch(tmp_path, wanted, capacity_bytes=7)
+    at = planned.command.index("--")
+    assert planned.command[at - 4 : at] == ("--processes", "1", "--world-size", "64")
+    assert (planned.processes, planned.world_size, wanted.world_size) == (1, 64, 64)
+    environment = planned.environment
+    assert environment["FIRSTBAD_DEVICE"] == "dry_run"
+    assert environment["FIRSTBAD_MINIMUM_STEPS"] == "2"
+    orders = json.loads(environment["FIRSTBAD_DRY_RUN"])
+    assert (orders["images"], orders["layers"], orders["skew"]) == ([[1024, 768]], "production", 0.5)
+    assert "world_size" not in orders, "the world's size is the environment's"
+    other = profile(device="dry_run", dry_run={**section, "skew": 1.0}, steps=5)
+    assert other.digest != wanted.digest
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"device": "dry_run"}, "need each other"),
+        ({"dry_run": {"world_size": 8}}, "need each other"),
+        ({"device": "dry_run", "dry_run": {"world_size": 8}, "gpus": 8}, "leave gpus"),
+        ({"device": "dry_run", "dry_run": {"world_size": 8}, "control": "good_end"}, "no seconds"),
+        (
+            {
+                "device": "dry_run",
+                "dry_run": {"world_size": 8},
+                "criterion": {"kind": "throughput", "threshold": 1},
+            },
+            "no seconds",
+        ),
+        (
+            {
+                "device": "dry_run",
+                "dry_run": {"world_size": 8},
+                "launch": [{"command": ["{python}"], "processes": 2}],
+            },
+            "set dry_run.world_size",
+        ),
+        ({"device": "dry_run", "dry_run": {"world_size": 8, "images": [[0, 4]]}}, "greater than or equal"),
+        ({"device": "dry_run", "dry_run": {"world_size": 8, "layers": "fast"}}, "unfused"),
+    ],
+)
+def test_a_dry_run_that_cannot_be_is_refused_at_reading(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        profile(**fields)
+
+
 def test_the_command_is_filled_and_the_overrides_are_spelt_as_the_adapter_says(tmp_path: Path) -> None:
     adapter = {
         "command": ["{python}", "-m", "x", "steps={steps}", '{"a": {data}}', "{trial}/out", "{workspace}"],

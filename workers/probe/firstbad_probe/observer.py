@@ -79,6 +79,7 @@ class Observer:
         self.retained: dict[int, dict[live_bytes.Cell, int]] = {}
         self.notes: list[str] = []
         self.unseen: list[str] = []
+        self.rehearsed: list[int] = []  #: of a dry run: the ranks that have a process each
         self.mock_data: str | None = None  #: the class of a mock data set in use
         self.loop_is_known = False  #: a training loop says where its steps begin and end
         self.updates_end_steps = False  #: as nothing else does
@@ -264,7 +265,9 @@ class Observer:
 
     def tell(self, text: str) -> None:
         """For whoever watches the trial; the newest word replaces the one before."""
-        if self.settings.rank == 0:
+        if self.simulated:
+            text = f"rank {self.settings.rank} of {self.settings.world_size}, dry: {text}"
+        if self.settings.rank == 0 or self.simulated:  # the stages of a dry run take turns
             write_text(Path(self.settings.directory) / "progress.txt", text + "\n")
 
     def _miss(self, what: str) -> None:

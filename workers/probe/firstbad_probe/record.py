@@ -81,6 +81,7 @@ def write_record(
             "refusals": [] if observer.watch is None else observer.watch.refusals,
             "watch": None if observer.watch is None else observer.watch.to_json(),
             "unseen": observer.unseen,
+            "rehearsed": observer.rehearsed,
             "data": {
                 # Of a dry run's data nobody can say: it has sizes and no values.
                 "real": None if observer.simulated else observer.batches.real and not observer.mock_data,
@@ -176,6 +177,8 @@ def invalid_reasons(
 ) -> list[str]:
     """Why the trial is not what was asked, whatever it measured."""
     reasons = []
+    if observer.simulated and type(error).__name__ == "UnknownValue":
+        reasons.append(str(error))
     if error is None and len(observer.steps) < settings.minimum_steps:
         reasons.append(_too_few(len(observer.steps), settings.minimum_steps))
     for module, prefix in settings.expected_imports.items():

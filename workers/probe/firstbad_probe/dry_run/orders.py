@@ -26,6 +26,19 @@ class Orders:
     all_stages: bool = True  #: one rank of every pipeline stage; else the rank of the environment alone
     parallel: int = 1  #: stages that run at once
 
+    def told(self) -> str:
+        """In one line, for whoever reads the record."""
+        images = ", ".join(f"{height} x {width}" for height, width in self.images) or "none"
+        routing = "all alike"
+        if self.expert_shares:
+            routing = "by recorded shares"
+        elif self.skew:
+            routing = f"by a Zipf distribution with exponent {self.skew:g}"
+        return (
+            f"a dry run: {self.layers} layers, a world of {self.world_size}, images of a sample: {images} "
+            f"pixels, experts chosen {routing}"
+        )
+
 
 def read_orders(environment: Mapping[str, str], world_size: int) -> Orders:
     """Raises ValueError, naming the field, for an order that cannot be followed."""

@@ -155,8 +155,10 @@ class Rehearsal:
         """One process a pipeline stage, forked after all imports; each is the first rank of its stage."""
         stages = _at_least_one(configuration.model, "pipeline_model_parallel_size")
         if not self._orders.all_stages or stages == 1:
+            self._observer.rehearsed = [self._observer.settings.rank]
             return
         ranks = [stage * self._orders.world_size // stages for stage in range(stages)]
+        self._observer.rehearsed = ranks
         rank = stages_of(ranks, self._orders.parallel)
         os.environ["RANK"] = str(rank)
         self._observer.settings = dataclasses.replace(self._observer.settings, rank=rank)
@@ -164,9 +166,9 @@ class Rehearsal:
     def _tell(self) -> None:
         observer = self._observer
         observer.unseen += not_modelled(self._orders.layers)
+        observer.notes.append(self._orders.told())
         observer.notes += [
-            f"nobody knew {what}, asked {times} times: it was taken to be 0"
-            for what, times in sorted(self.values.unknown.items())
+            f"nobody knew {what}: it was taken to be 0" for what in sorted(self.values.unknown)
         ]
 
     def _prepare(self, configuration: Any) -> None:

@@ -23,16 +23,15 @@ from firstbad_probe.patches import Patches
 # (swiglu, bias and dropout) run, and stay as the job sets them.
 Values = tuple[tuple[str, str, Any], ...]
 WITHOUT_FUSED_KERNELS: Values = (
+    # Where fused kernels are stood in for, nothing is exchanged either, and the backend stays the job's.
+    ("dist", "distributed_backend", "gloo"),
     ("model", "moe_permute_fusion", False),  # Transformer Engine
     ("model", "moe_router_fusion", False),  # Transformer Engine
     ("model", "apply_rope_fusion", False),  # Transformer Engine
     ("model", "masked_softmax_fusion", False),  # a CUDA extension, in half precision
     ("model", "gradient_accumulation_fusion", False),  # a CUDA extension
 )
-ALWAYS: Values = (
-    ("model", "persist_layer_norm", False),  # apex
-    ("dist", "distributed_backend", "gloo"),
-)
+ALWAYS: Values = (("model", "persist_layer_norm", False),)  # apex
 
 
 def install(patches: Patches, callbacks: ImportCallbacks, *, local_layers: bool) -> None:
