@@ -36,9 +36,11 @@ from benchmarks import chaos_machine
 from benchmarks.chaos_faults import Faults
 from benchmarks.chaos_scene import RUN, Question, Scene, make_questions, wait_for
 
-DISTINCT = 12  #: questions; further bisections ask one of them again
+DISTINCT = 8  #: questions; further bisections ask one of them again
 _MOST_OPEN = 6
-_FAULT_SECONDS = 1.2
+#: Mean pause between faults. A busy machine gets them more slowly: after one, either a trial ends or some
+#: seconds pass, for nothing is learned of processes that never come to do anything.
+_FAULT_SECONDS, _QUIET_SECONDS = 1.2, 6.0
 _STUCK_SECONDS = 600.0
 _ORPHAN_SECONDS = 30.0
 Answer = tuple[str, tuple[str, ...], str]
@@ -52,6 +54,7 @@ class Asking:
         self._name = name
         self.asked: list[tuple[Question, str]] = []
         self.ended: set[str] = set()
+        self.measured = 0  #: trials
         self.ended_at = time.monotonic()
 
     def ask(self, question: Question) -> None:
@@ -68,6 +71,7 @@ class Asking:
             ended = {row.id for row in rows} & {bisection for _, bisection in self.asked}
             if ended != self.ended:
                 self.ended, self.ended_at = ended, time.monotonic()
+            self.measured = self._scene.rows("SELECT count(*) AS n FROM trials WHERE status = 'done'")[0].n
 
     @property
     def open(self) -> int:
@@ -95,12 +99,14 @@ def undisturbed(scene: Scene, questions: Sequence[Question]) -> dict[str, Answer
 
 
 def disturbed(
-    scene: Scene, questions: Sequence[Question], bisections: int, wanted: int, faults: Faults, random: Random
+    scene: Scene, questions: Sequence[Question], arguments: argparse.Namespace, faults: Faults, random: Random
 ) -> Asking:
     """Ask as many while faults are made; the questions are spread over the faults."""
+    bisections, wanted = arguments.bisections, arguments.faults
+    started = time.monotonic()
     asking = Asking(scene, "disturbed")
     next_fault = time.monotonic() + 1
-    told = 0
+    measured = told = 0
     while (asking.open or len(asking.asked) < bisections or faults.count < wanted) and not asking.stuck:
         scene.ensure_up()
         faults.relieve()
@@ -109,11 +115,18 @@ def disturbed(
         if len(asking.asked) < max(due, min(bisections, 2)) and asking.open < _MOST_OPEN:
             asking.ask(questions[len(asking.asked) % len(questions)])
         if faults.count < wanted and time.monotonic() >= next_fault:
+            quiet = time.monotonic() - next_fault < _QUIET_SECONDS and asking.open
+            if quiet and asking.measured == measured:
+                time.sleep(0.1)
+                continue
+            measured = asking.measured
             faults.make_one()
             next_fault = time.monotonic() + random.expovariate(1 / _FAULT_SECONDS)
         if faults.count >= told + 25:
             told = faults.count
             say(f"{faults.count} faults, {len(asking.asked)} asked, {len(asking.ended)} ended")
+        if time.monotonic() - started > arguments.seconds:
+            bisections, wanted = len(asking.asked), faults.count
         time.sleep(0.1)
     faults.relieve(all_of_them=True)
     wait_for(scene, lambda: scene.client().get(asking.asked[0][1]))
@@ -207,9 +220,9 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
         answers = undisturbed(scene, questions)
         say(f"undisturbed after {time.monotonic() - started:.0f} s: {answers}")
         faults = Faults(scene, random, network=network)
-        asking = disturbed(scene, questions, arguments.bisections, arguments.faults, faults, random)
+        asking = disturbed(scene, questions, arguments, faults, random)
         lost, wrong = lost_and_wrong(scene, asking, answers, truth)
-        counted_twice = doubled(scene, len(questions) + arguments.bisections)
+        counted_twice = doubled(scene, len(questions) + len(asking.asked))
         wait_for(scene, lambda: not scene.processes("trial"), _ORPHAN_SECONDS)
         orphans = len(scene.processes("trial"))
         claims = scene.rows("SELECT claim, count(*) AS n FROM trials GROUP BY claim ORDER BY claim")
@@ -242,6 +255,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="then neither asks nor breaks any more")
     parser.add_argument("--folder", type=Path, help="kept afterwards, to look at the logs")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

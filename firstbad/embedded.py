@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -36,6 +37,8 @@ _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.3
 _BACKLOG = 128
 _LONGEST_BACKOFF_SECONDS = 10.0
+#: A child that lived so long had started well: its death counts as the first.
+_SOUND_SECONDS = 30.0
 _LARGEST_LOG_BYTES = 10 * 2**20
 _PR_SET_PDEATHSIG = 1
 
@@ -111,13 +114,15 @@ class Child:
     start: Callable[[IO[bytes]], subprocess.Popen[bytes]]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    failures: int = 0
+    failures: int = 0  #: in a row: each before it had lived for a while
+    started_at: float = 0.0
     start_again_at: float = 0.0
 
     def launch(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG_BYTES:
             self.log.replace(self.log.with_suffix(".old.log"))
+        self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             self.process = self.start(log)
 
@@ -198,13 +203,21 @@ class Embedded:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def watch(self) -> None:
-        """Keep every child alive until INT, TERM or HUP."""
+        """Keep every child alive until INT, TERM or HUP, whatever this machine lacks for a while."""
         while self._signal is None:
-            if self._settings.bundles_broker:
-                self._ensure_broker()
-            for child in self.children:
-                self._ensure(child)
+            try:
+                if self._settings.bundles_broker:
+                    self._ensure_broker()
+                for child in self.children:
+                    self._ensure(child)
+            except (OSError, broker.BrokerFailed) as error:  # e.g. a full disk
+                self._tell(f"{error}; trying again")
             time.sleep(_LOOK_SECONDS)
+
+    def _tell(self, line: str) -> None:
+        """What is said may go to a disk that is full: that is no reason to end."""
+        with suppress(OSError):
+            self._say(line)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         # Only noted: raised here, it could hit between a child's start and our knowing of it.
@@ -234,18 +247,21 @@ class Embedded:
         try:
             return broker.start(folder, self._socket, log)
         except broker.BrokerFailed:
+            if not (folder / "appendonlydir").exists():
+                raise  # it was not its data
             aside = folder.with_name(f"valkey-damaged-{time.time_ns()}")
             folder.rename(aside)
-            self._say(f"the broker did not start; its data is set aside in {aside}")
+            self._tell(f"the broker did not start; its data is set aside in {aside}")
             return broker.start(folder, self._socket, log)
 
     def _ensure_broker(self) -> None:
         """A server that answers is used whoever started it; otherwise start one."""
         if self.broker.alive or (self.broker.process is None and broker.answers(self._socket)):
             return
-        if self.broker.process is not None:
-            self._say("the broker died and is started again")
-        self.broker.launch()
+        if self.broker.process is None:
+            self.broker.launch()
+        else:
+            self._ensure(self.broker)
 
     def _program(self, name: str, arguments: list[str]) -> Child:
         command = [sys.executable, "-m", "firstbad", *arguments, "--follow", str(os.getpid())]
@@ -275,13 +291,14 @@ class Embedded:
             return
         now = time.monotonic()
         if child.start_again_at == 0.0:
-            child.failures += 1
+            lived = now - child.started_at
+            child.failures = 1 if lived > _SOUND_SECONDS else child.failures + 1
             wait = min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2**child.failures) if child.failures > 1 else 0
             child.start_again_at = now + wait
-            self._say(f"{child.name} died and is started again; its log: {child.log}")
+            self._tell(f"{child.name} died and is started again; its log: {child.log}")
         if now >= child.start_again_at:
-            child.launch()
             child.start_again_at = 0.0
+            child.launch()
 
     def _wait_until_ready(self, roster: Roster, workers: int) -> None:
         deadline = time.monotonic() + 60

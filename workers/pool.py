@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 import structlog
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from structlog.contextvars import bound_contextvars
 
 from bisection.adapters.catalogue import CatalogueError, Profile
@@ -27,6 +28,8 @@ from workers.trial_run import TrialResult, run_trial
 from workers.verifying import write_revert
 
 log = structlog.get_logger(__name__)
+
+WRITE_AGAIN_SECONDS = 2.0
 
 #: Runs a claimed trial until it ends, its lease is lost or the worker has to leave.
 Measure = Callable[[WorkerContext, Claim, Lease, threading.Event], TrialResult]
@@ -65,6 +68,22 @@ def _run(context: WorkerContext, claim: Claim, leaving: threading.Event, measure
     else:
         kept = context.claims.complete(claim, result.measurement, result.artifacts)
         log.info("trial ends", outcome=result.measurement.outcome.value, kept=kept)
+
+
+def _write(context: WorkerContext, claim: Claim, result: TrialResult, leaving: threading.Event) -> bool:
+    """False if the claim was lost. A database that is away is waited for: the trial may have taken hours.
+
+    Raises what the database says if the worker is told to leave meanwhile; then the lease runs out.
+    """
+    while True:
+        try:
+            return context.claims.complete(claim, result.measurement, result.artifacts)
+        except DBAPIError as error:
+            # Where only the answer was lost, the next try finds the trial done, and writes nothing.
+            away = isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated
+            if not away or leaving.wait(WRITE_AGAIN_SECONDS):
+                raise
+            log.warning("the measurement could not be written yet", trial=claim.trial_id, error=str(error))
 
 
 def _measure(context: WorkerContext, claim: Claim, lease: Lease, leaving: threading.Event) -> TrialResult:

@@ -1,7 +1,7 @@
 """The steady beats of a worker process: its presence, its trial's lease, the reconciler.
 
-Threads that do one thing at intervals and survive a database that is away for a
-while: what they miss, the next beat makes good.
+Threads that do one thing at intervals and survive whatever goes wrong with it once, such as a
+database that is away for a while: what they miss, the next beat makes good.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Pulse:
                 self._beat()
             except SQLAlchemyError as error:
                 log.warning("beat missed", beat=self._thread.name, error=str(error))
+            except Exception:  # a beat that stops for good would be noticed by nobody
+                log.exception("beat missed", beat=self._thread.name)
             if self._stopping.wait(self._seconds):
                 return
 

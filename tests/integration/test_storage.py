@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bisection.adapters.storage import claims as claims_module
+from bisection.adapters.storage import database as database_module
 from bisection.adapters.storage.artifacts import Artifacts
 from bisection.adapters.storage.bisections import (
     Bisections,
@@ -33,6 +34,7 @@ from bisection.finding import Finding, FindingKind
 from bisection.ledger import Purpose, Trial
 from bisection.measurement import Measurement, Outcome
 from bisection.specification import BisectionSpec
+from tests.postgresql import PostgreSQL
 
 GOOD, BAD = "a" * 40, "b" * 40
 SPEC = BisectionSpec(
@@ -158,6 +160,26 @@ def test_a_measurement_is_written_once_and_in_order_of_arrival(database: Databas
     ledger = Trials.ledger(trials.of(running))
     assert [entry.sequence for entry in ledger] == [0, 1]
     assert [entry.measurement.state.commit for entry in ledger] == [BAD, GOOD]
+
+
+def test_a_worker_that_is_gone_within_a_transaction_holds_up_nobody_for_long(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "_IDLE_SECONDS", 1)
+    url = postgresql.migrated_database()
+    gone, living = Database(url), Database(url)
+    row, _ = Bisections(living).create(request=REQUEST, profile={}, source="api")
+
+    def freeze() -> None:
+        with gone.write() as connection:
+            append_event(connection, row.id, "note", {})
+            Bisections(living).note(row.id, "note", {})  # waits until the server has given up the other one
+
+    with pytest.raises(DBAPIError):
+        freeze()
+    assert [event.kind for event in Bisections(living).events(row.id)] == ["created", "note"]
+    gone.close()
+    living.close()
 
 
 def test_a_trial_is_left_to_another_worker_as_long_as_one_lives(database: Database, running: str) -> None:
