@@ -104,8 +104,12 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LedgerEntry:
-        return cls(
-            sequence=row["sequence"],
-            trial=Trial.from_json(row["trial"]),
-            measurement=Measurement.from_json(row["measurement"]),
-        )
+        """Raises ValueError for what is no entry."""
+        try:
+            return cls(
+                sequence=row["sequence"],
+                trial=Trial.from_json(row["trial"]),
+                measurement=Measurement.from_json(row["measurement"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not an entry of a ledger: {error}") from error

@@ -317,5 +317,5 @@ class Measurement:
                 artifacts=tuple(row.get("artifacts", ())),
                 seconds=float(row.get("seconds", 0.0)),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a measurement: {error}") from error
