@@ -9,7 +9,7 @@ import typer
 
 from bisection.quantities import counted
 from bisection.rendering.escaping import terminal_safe
-from firstbad.asking import EXIT_USAGE, err, fail, open_client, out, print_json
+from firstbad.asking import EXIT_USAGE, err, exit_of, fail, open_client, out, print_json
 from firstbad.configuration_files import parse_capacity
 
 _Id = Annotated[str, typer.Argument(metavar="BISECTION", help="Its id; `firstbad list` shows them.")]
@@ -83,27 +83,44 @@ def replay(
         out.print(terminal_safe(line), markup=False, soft_wrap=True)
 
 
-def approve(bisection: _Id, reason: Annotated[str, typer.Option(help="The report repeats it.")] = "") -> None:
+def approve(
+    bisection: _Id,
+    reason: Annotated[str, typer.Option(help="The report repeats it.")] = "",
+    as_json: _Json = False,
+) -> None:
     """Allow the GPU hours of a held bisection; the token needs the scope approve."""
     with open_client() as client:
-        client.approve(bisection, reason=reason)
-    out.print(f"approved; follow it with: firstbad watch {bisection}", markup=False)
+        row = client.approve(bisection, reason=reason)
+    _say(row, f"approved; follow it with: firstbad watch {bisection}", as_json)
 
 
-def refuse(bisection: _Id, reason: Annotated[str, typer.Option(help="The report repeats it.")]) -> None:
+def refuse(
+    bisection: _Id,
+    reason: Annotated[str, typer.Option(help="The report repeats it.")],
+    as_json: _Json = False,
+) -> None:
     """Refuse the GPU hours of a held bisection: it ends with what is known."""
     with open_client() as client:
-        client.refuse(bisection, reason=reason)
-    out.print(f"bisection {bisection} will end with its best answer so far", markup=False)
+        row = client.refuse(bisection, reason=reason)
+    _say(row, f"bisection {bisection} will end with its best answer so far", as_json)
 
 
 def retract_result(
-    bisection: _Id, reason: Annotated[str, typer.Option(help="The report begins with it.")]
+    bisection: _Id,
+    reason: Annotated[str, typer.Option(help="The report begins with it.")],
+    as_json: _Json = False,
 ) -> None:
     """Take the result of an ended bisection back: its report says so, and what was posted is edited."""
     with open_client() as client:
-        client.retract_result(bisection, reason=reason)
-    out.print(f"the result of bisection {bisection} is retracted", markup=False)
+        row = client.retract_result(bisection, reason=reason)
+    _say(row, f"the result of bisection {bisection} is retracted", as_json)
+
+
+def _say(row: Mapping[str, Any], words: str, as_json: bool) -> None:
+    if as_json:
+        print_json(row)
+    else:
+        out.print(words, markup=False)
 
 
 def _follow(client: Any, made: Mapping[str, Any], wait: bool, as_json: bool) -> None:
@@ -120,8 +137,7 @@ def _follow(client: Any, made: Mapping[str, Any], wait: bool, as_json: bool) -> 
         out.print(render_text(report), markup=False, soft_wrap=True)
     else:
         out.print(f"bisection {row['id']} is {row['status']}", markup=False)
-    if (row.get("finding") or {}).get("kind") == "rejected":
-        raise SystemExit(EXIT_USAGE)
+    raise SystemExit(exit_of((row.get("finding") or {}).get("kind")))
 
 
 def _criterion(

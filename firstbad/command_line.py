@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
-from rich.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from firstbad import (
@@ -21,15 +20,15 @@ from firstbad import (
     nightly_commands,
     operating_commands,
     profiles_command,
+    request_commands,
     sweep_command,
+    token_commands,
 )
 from firstbad.asking import (
     EXIT_UNREACHABLE,
     EXIT_USAGE,
     err,
     fail,
-    key_values,
-    open_client,
     out,
     print_json,
 )
@@ -47,6 +46,8 @@ app.command(context_settings={"allow_interspersed_args": False})(run_command.run
 memory_commands.register(app)
 bisection_commands.register(app)
 nightly_commands.register(app)
+request_commands.register(app)
+token_commands.register(app)
 audit_command.register(app)
 sweep_command.register(app)
 doctor_command.register(app)
@@ -166,184 +167,6 @@ def worker(
     configure_logs(as_json=settings.logs_json)
     application = make_celery(settings.broker_url, settings.broker_ca)
     run_worker(application, worker_context(settings, queue, name))
-
-
-@app.command()
-def submit(
-    profile: Annotated[str, typer.Option(help="A profile of the server's catalogue.")],
-    good: Annotated[str, typer.Option(help="The last commit known to be good.")],
-    bad: Annotated[str, typer.Option(help="A commit that shows the regression.")],
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE of the training configuration.")
-    ] = None,
-    preview: Annotated[bool, typer.Option(help="Plan only; `firstbad confirm` starts it.")] = False,
-    reuse: Annotated[bool, typer.Option(help="Take over what other bisections measured.")] = True,
-    widen: Annotated[bool, typer.Option(help="Where the good end fails too, go back further.")] = False,
-    prove: Annotated[int, typer.Option(min=0, max=8, help="Try so many remedies at the culprit.")] = 0,
-    wait: Annotated[bool, typer.Option(help="Watch it to its end.")] = True,
-    as_json: Json = False,
-) -> None:
-    """Ask for a bisection of good..bad. Exits with 2 if the request was rejected."""
-    from firstbad.watching import watch as watch_bisection
-
-    request = {
-        "profile": profile,
-        "good": good,
-        "bad": bad,
-        "overrides": key_values(override or []),
-        "preview": preview,
-        "reuse": reuse,
-        "widen": widen,
-        "prove": prove,
-    }
-    with open_client() as client:
-        bisection = client.create(request)
-        if wait:
-            bisection = watch_bisection(client, bisection["id"], err if as_json else out)
-        if as_json:
-            print_json(bisection)
-        elif bisection["status"] == "ended":
-            _print_report(client, bisection["id"], "text")
-        elif bisection["status"] == "planned":
-            out.print(_plan_text(bisection), markup=False, soft_wrap=True)
-        else:
-            out.print(f"bisection {bisection['id']} is {bisection['status']}", markup=False)
-    if (bisection.get("finding") or {}).get("kind") == "rejected":
-        raise SystemExit(EXIT_USAGE)
-
-
-def _plan_text(bisection: Any) -> str:
-    from bisection.quantities import counted
-
-    plan = bisection["plan"]
-    lines = [
-        f"{counted(plan['commits'], 'commit')} in {counted(plan['states'], 'state')} that can differ "
-        f"in the repro, in {counted(plan['environments'], 'environment')}",
-        f"about {counted(round(plan['trials']), 'trial')} on {counted(plan['workers'], 'worker')}",
-    ]
-    if plan["seconds"] is not None:
-        lines.append(
-            f"about {counted(round(plan['seconds'] / 60), 'minute')}, {plan['gpu_hours']:.1f} GPU hours"
-        )
-    else:
-        lines.append("how long is not known: no trial of this profile was run yet")
-    lines.append(f"start it with: firstbad confirm {bisection['id']}")
-    return "\n".join(lines)
-
-
-@app.command()
-def watch(bisection: str) -> None:
-    """Follow a bisection live."""
-    from firstbad.watching import watch as watch_bisection
-
-    with open_client() as client:
-        row = watch_bisection(client, bisection, out)
-        if row["status"] == "ended":
-            _print_report(client, bisection, "text")
-
-
-@app.command()
-def report(
-    bisection: str,
-    format: Annotated[str, typer.Option(help="text, markdown, html or json.")] = "text",
-) -> None:
-    """Print a bisection's report."""
-    if format not in ("text", "markdown", "html", "json"):
-        fail(f"there is no report format {format!r}; choose text, markdown, html or json", EXIT_USAGE)
-    with open_client() as client:
-        _print_report(client, bisection, format)
-
-
-def _print_report(client: Any, bisection: str, format: str) -> None:
-    from bisection.rendering.terminal import render_text
-    from bisection.report import CulpritReport
-
-    if format == "text":
-        document = CulpritReport.from_json(client.report(bisection, "json"))
-        out.print(render_text(document), markup=False, soft_wrap=True)
-    elif format == "json":
-        print_json(client.report(bisection, "json"))
-    else:
-        sys.stdout.write(client.report(bisection, format))
-
-
-@app.command()
-def prove(
-    bisection: str,
-    top: Annotated[int, typer.Option(min=1, max=8, help="How many of the best remedies.")] = 2,
-) -> None:
-    """Try the best remedies of a report at its culprit, and print the report with the proofs."""
-    from firstbad.watching import watch as watch_bisection
-
-    with open_client() as client:
-        client.prove(bisection, top)
-        watch_bisection(client, bisection, out)
-        _print_report(client, bisection, "text")
-
-
-@app.command(name="list")
-def list_bisections(as_json: Json = False) -> None:
-    """The bisections of the server, newest first."""
-    with open_client() as client:
-        rows = client.list()
-    if as_json:
-        print_json(rows)
-        return
-    table = Table(box=None, pad_edge=False)
-    for name in ("id", "created", "profile", "status", "finding"):
-        table.add_column(name)
-    for row in rows:
-        finding = (row.get("finding") or {}).get("kind", "")
-        table.add_row(row["id"], row["created_at"][:19], row["request"]["profile"], row["status"], finding)
-    out.print(table)
-
-
-@app.command()
-def confirm(bisection: str) -> None:
-    """Start a bisection that was only planned."""
-    with open_client() as client:
-        client.confirm(bisection)
-    out.print(f"started; follow it with: firstbad watch {bisection}", markup=False)
-
-
-@app.command()
-def cancel(bisection: str) -> None:
-    """End a bisection with the best answer so far."""
-    with open_client() as client:
-        client.cancel(bisection)
-    out.print(f"bisection {bisection} will end with its best answer so far", markup=False)
-
-
-@app.command()
-def delete(bisection: str, as_json: Json = False) -> None:
-    """Delete an ended bisection: request, trials, measurements, files and report."""
-    from bisection.quantities import counted
-
-    with open_client() as client:
-        deleted = client.delete(bisection)
-    if as_json:
-        print_json(deleted)
-        return
-    counts = deleted["counts"]
-    what = f"{counted(counts['trials'], 'trial')} and {counted(counts['artifacts'], 'file')}"
-    out.print(f"bisection {bisection} is deleted, with {what}. What remains:", markup=False)
-    for line in deleted["remains"]:
-        out.print(f"- {line}", markup=False, soft_wrap=True)
-
-
-@app.command()
-def retract(
-    worker: Annotated[str | None, typer.Option(help="All that this worker measured.")] = None,
-    key: Annotated[str | None, typer.Option(help="All of one state: the reuse_key of a trial.")] = None,
-) -> None:
-    """Never take faulty measurements over into other bisections."""
-    from bisection.quantities import counted
-
-    if worker is None and key is None:
-        fail("name what is faulty: --worker NAME or --key KEY", EXIT_USAGE)
-    with open_client() as client:
-        count = client.retract(worker=worker, key=key)
-    out.print(f"{counted(count, 'measurement')} will not be taken over any more", markup=False)
 
 
 @app.command()

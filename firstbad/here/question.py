@@ -80,7 +80,7 @@ class Question:
                 ),
             ),
             places={"script": str(file), "session": str(session_file(home))},
-            by_hand=self.command,
+            by_hand=self.command if self.folder == "." else ("env", "-C", self.folder, *self.command),
             privacy=Privacy(samples="leave"),
             device="host",
             queue=f"run-{self.digest}",

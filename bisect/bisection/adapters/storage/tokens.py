@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import and_, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -38,6 +39,38 @@ class Caller:
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issued:
+    """What may be told of a token."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+    @property
+    def is_in_force(self) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > _now())
+
+    @property
+    def stands(self) -> str:
+        """In words, as of now."""
+        if self.revoked_at:
+            return f"revoked {self.revoked_at[:10]}"
+        if self.expires_at is None:
+            return "in force"
+        return f"{'in force until' if self.is_in_force else 'ended'} {self.expires_at[:16]}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "scopes": list(self.scopes), "in_force": self.is_in_force}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def _digest(token: str) -> str:
@@ -106,3 +139,31 @@ class Tokens:
             if revoked:
                 record(connection, by=OPERATOR, action="token_revoked", subject=token_id, told={})
         return bool(revoked)
+
+    def all(self) -> list[Issued]:
+        """The newest first."""
+        columns = [tokens.c[name] for name in Issued.__dataclass_fields__]
+        query = select(*columns).order_by(tokens.c.created_at.desc(), tokens.c.id)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return [Issued(**{**row._mapping, "scopes": tuple(row.scopes)}) for row in rows]
+
+    def rotate(self, token_id: str, *, lifetime: timedelta | None, grace: timedelta) -> str | None:
+        """A new token like the old one, which ends after ``grace``. None where that is not in force."""
+        old = next((row for row in self.all() if row.id == token_id and row.is_in_force), None)
+        if old is None:
+            return None
+        token = self.issue(old.name, frozenset(Scope(word) for word in old.scopes), lifetime=lifetime)
+        if not grace:
+            self.revoke(token_id)
+            return token
+        ends = (datetime.now(UTC) + grace).isoformat()
+        with self._database.write() as connection:
+            connection.execute(
+                update(tokens)
+                .where(
+                    tokens.c.id == token_id, or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > ends)
+                )
+                .values(expires_at=ends)
+            )
+        return token
