@@ -20,6 +20,7 @@ def install(patches: Patches, values: KnownValues) -> None:
     _undisturbed()
     _reading(values)
     _apply(patches)
+    _storage(patches)
     _tensor(patches)
     _random(patches)
 
@@ -84,6 +85,16 @@ def _apply(patches: Patches) -> None:
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.device == other.device
+
+
+def _storage(patches: Patches) -> None:
+    """A storage copied into another goes past the fakes, and torch's fake mode then keeps both for ever."""
+
+    def copy_(storage: torch.UntypedStorage, *_: Any, **__: Any) -> torch.UntypedStorage:
+        patches.use("dry run: storages are not copied")
+        return storage
+
+    torch.UntypedStorage.copy_ = copy_  # type: ignore[method-assign, assignment]
 
 
 def _tensor(patches: Patches) -> None:
