@@ -76,6 +76,7 @@ def run_worker(application: Celery, context: WorkerContext, measure: Measure | N
             hostname=context.name,
             without_gossip=True,
             without_mingle=True,
+            quiet=True,  # its banner is no line of a log
             loglevel="WARNING",
         ).start()
     finally:

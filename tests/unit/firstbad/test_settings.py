@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,14 @@ def test_what_vouches_for_the_broker_and_how_lines_look_is_checked(tmp_path: Pat
     ca.touch()
     settings = read_settings({"FIRSTBAD_BROKER_CA": str(ca), "FIRSTBAD_LOG_FORMAT": "json"})
     assert (settings.broker_ca, settings.logs_json) == (ca, True)
+
+
+def test_the_reference_names_every_variable_that_is_read_and_no_other() -> None:
+    root = Path(__file__).parents[3]
+    source = "".join((root / "firstbad" / name).read_text() for name in ("settings.py", "asking.py"))
+    read = set(re.findall(r'_(?:secret|days)\(environment, "(FIRSTBAD_\w+)"', source))
+    read |= set(re.findall(r'(?:environment|os\.environ)(?:\.get\(|\[)"(FIRSTBAD_\w+)"', source))
+    read |= {f"{name}_FILE" for name in re.findall(r'_secret\(environment, "(FIRSTBAD_\w+)"', source)}
+    assert len(read) == len(set(re.findall(r"FIRSTBAD_[A-Z_]+[A-Z]", source)))
+    page = (root / "docs/reference/settings.md").read_text()
+    assert set(re.findall(r"^\| `(FIRSTBAD_\w+)`", page, re.MULTILINE)) == read
