@@ -28,7 +28,7 @@ def test_a_token_is_made_shown_once_exchanged_and_revoked(tmp_path: Path, known:
     made = json.loads(call(tmp_path, *words).stdout)
     caller = known.caller(made["token"])
     assert caller is not None
-    assert (caller.name, caller.scopes) == ("nightly", {Scope.READ, Scope.WRITE})
+    assert (caller.name, caller.scopes) == ("nightly", frozenset({Scope.READ, Scope.WRITE}))
     assert made["in_force"]
     assert made["expires_at"] > made["created_at"]
 
