@@ -17,6 +17,7 @@ import pytest
 from tests.integration.test_probe_runs import JOB, PROBE, start
 
 REHEARSED = PROBE / "firstbad_probe" / "dry_run" / "job.py"
+CORE_JOB = REHEARSED.with_name("core_job.py")
 MODELS = Path(__file__).with_name("models")
 GIB = 2**30
 
@@ -35,12 +36,18 @@ def python() -> str:
 
 
 def rehearse(
-    python: str, folder: Path, orders: dict[str, Any], *arguments: str, world: int = WORLD, **environment: str
+    python: str,
+    folder: Path,
+    orders: dict[str, Any],
+    *arguments: str,
+    job: Path = REHEARSED,
+    world: int = WORLD,
+    **environment: str,
 ) -> dict[int, dict[str, Any]]:
-    """The records by rank of a dry run of the shipped job."""
+    """The records by rank of a dry run of a shipped job."""
     probe = folder / "probe"
     subprocess.run(
-        [python, "-m", "firstbad_probe", REHEARSED, *arguments],
+        [python, "-m", "firstbad_probe", job, *arguments],
         cwd=folder,
         env={
             **os.environ,
@@ -166,6 +173,43 @@ def test_a_simulated_capacity_refuses_and_names_component_and_phase(python: str,
     assert refused["phase"] == "forward"
     assert refused["component"] in ("vision", "decoder", "experts", "embedding_and_loss")
     assert refused["allocated_bytes"] <= capacity < refused["allocated_bytes"] + refused["requested_bytes"]
+
+
+def test_what_is_recomputed_is_given_back_until_its_backward(python: str, tmp_path: Path) -> None:
+    """Megatron Core alone: a microbatch leaves nothing of its recomputation to the next one."""
+    layers, hidden, inner, rows = 2, 512, 2048, 4096 * 2
+    arguments = {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "ffn_hidden_size": inner,
+        "num_attention_heads": 8,
+        "seq_length": 1024,
+        "max_position_embeddings": 1024,
+        "micro_batch_size": 4,
+        "global_batch_size": 32,
+        "bf16": True,
+        "swiglu": True,
+        "add_bias_linear": False,
+        "num_experts": 8,
+        "moe_router_topk": 2,
+        "moe_grouped_gemm": True,
+        "moe_token_dispatcher_type": "alltoall",
+        "expert_model_parallel_size": 2,
+        "normalization": "RMSNorm",
+        "position_embedding_type": "rope",
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    activations = []
+    for name, recompute in (("kept", {}), ("again", {"recompute_granularity": "selective"})):
+        folder = tmp_path / name
+        folder.mkdir()
+        file = folder / "arguments.json"
+        file.write_text(json.dumps({**arguments, **recompute, "recompute_modules": ["moe_act"]}))
+        record = rehearse(python, folder, {"layers": "production"}, str(file), job=CORE_JOB, world=8)[0]
+        assert record["status"] == "completed", record["error"]
+        activations.append(cells(record)["experts", "activations"])
+    assert activations[0] - activations[1] == layers * rows * inner * 2
 
 
 @pytest.mark.long
