@@ -106,9 +106,9 @@ def _said(shown: BisectionView, so_far: Mapping[str, Any] | None) -> str:
     """What a screen reader says when something changed."""
     done = sum(trial.sequence is not None for trial in shown.trials)
     running = sum(trial.status.value == "running" for trial in shown.trials)
-    words = f"This bisection is {shown.status.value}: {counted(done, 'trial')} done, {running} running."
-    if shown.finding is not None:
-        return f"{words} {shown.finding.why}"
+    if shown.finding is not None and shown.status is Status.ENDED:
+        return f"It has ended after {counted(done, 'trial')}. Finding: {shown.finding.kind.value}."
+    words = f"It is {shown.status.value}: {counted(done, 'trial')} done, {running} running."
     return f"{words} {so_far['answer']} {so_far['cost']}." if so_far else words
 
 

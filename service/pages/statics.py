@@ -11,7 +11,7 @@ from bisection.rendering.svg import stylesheet
 from service import problems
 from service.problems import Problem
 
-router = APIRouter(prefix="/static")
+router = APIRouter()
 
 FOLDER = Path(__file__).parents[1] / "static"
 _MEDIA_TYPES = {
@@ -23,14 +23,20 @@ _MEDIA_TYPES = {
 _KEPT = {"Cache-Control": "public, max-age=3600"}
 
 
-@router.get("/pictures.css")
+@router.get("/static/pictures.css")
 def show_picture_style() -> Response:
     """What the pictures of a search are drawn with."""
     return Response(stylesheet(), media_type="text/css; charset=utf-8", headers=_KEPT)
 
 
-@router.get("/{name}")
+@router.get("/static/{name}")
 def show_file(name: str) -> Response:
     if name not in _MEDIA_TYPES:
         raise Problem(problems.NOT_FOUND, f"There is no file {name[:60]!r} here.")
     return FileResponse(FOLDER / name, media_type=_MEDIA_TYPES[name], headers=_KEPT)
+
+
+@router.get("/favicon.ico")
+def show_icon() -> Response:
+    """What a browser asks for where a page names no icon, as the report does, which stands alone."""
+    return show_file("icon.svg")

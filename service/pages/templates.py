@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from bisection.quantities import counted, show_bytes
 from bisection.rendering.escaping import terminal_safe, visible
+from bisection.rendering.html import page_environment
 from bisection.rendering.wording import duration
 from bisection.specification import end_words
 from service.envelope import PAGE_POLICY
@@ -32,6 +33,7 @@ def make_templates() -> Jinja2Templates:
     templates.env.filters |= {
         "visible": lambda value, limit=600: visible(str(value), limit=limit),
         "block": lambda text: terminal_safe(text, limit=200_000),
+        "ticks": page_environment().filters["ticks"],
         "end_words": end_words,
         "bytes": show_bytes,
         "duration": duration,
