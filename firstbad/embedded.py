@@ -165,10 +165,12 @@ class Embedded:
                 self._program("control", ["worker", "--queue", CONTROL, "--name", "control"]),
                 *(self._program(name, ["worker", "--queue", LOCAL_QUEUE, "--name", name]) for name in names),
             ]
+            roster = Roster(database)
+            started = roster.now()
             for child in self.children:
                 child.launch()
                 self._leave_if_told()
-            self._wait_until_ready(Roster(database), len(names) + 1)
+            self._wait_until_ready(roster, len(names) + 1, started)
             database.close()
         except BaseException:
             self.__exit__(None, None, None)
@@ -300,11 +302,10 @@ class Embedded:
             child.start_again_at = 0.0
             child.launch()
 
-    def _wait_until_ready(self, roster: Roster, workers: int) -> None:
+    def _wait_until_ready(self, roster: Roster, workers: int, started: float) -> None:
         deadline = time.monotonic() + 60
-        started = time.time()
         while time.monotonic() < deadline:
-            present = [row for row in roster.alive() if row.seen_at >= started - 1]
+            present = [row for row in roster.alive() if row.seen_at >= started]
             if len(present) >= workers and _healthy(self.url):
                 return
             self._leave_if_told()

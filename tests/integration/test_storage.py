@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bisection.adapters.storage import claims as claims_module
@@ -160,6 +162,33 @@ def test_a_measurement_is_written_once_and_in_order_of_arrival(database: Databas
     ledger = Trials.ledger(trials.of(running))
     assert [entry.sequence for entry in ledger] == [0, 1]
     assert [entry.measurement.state.commit for entry in ledger] == [BAD, GOOD]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_host_with_a_wrong_clock_takes_no_trial_away_and_loses_none(
+    database: Database, running: str, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    Trials(database).apply(running, 1, queue="pool", add=[trial()])
+    claims, honest = Claims(database), time.time
+    claim = claimed(claims)
+    monkeypatch.setattr(time, "time", lambda: honest() + hours * 3600)
+    assert claims.claim("pool", "w2") is None
+    assert claims.expired() == []
+    assert claims.beat(claim) is Beat.CONTINUE
+    monkeypatch.undo()
+    assert claims.claim("pool", "w2") is None
+
+
+def test_a_lease_from_before_the_clock_went_back_keeps_no_trial_from_the_living(
+    database: Database, running: str
+) -> None:
+    Trials(database).apply(running, 1, queue="pool", add=[trial()])
+    claims = Claims(database)
+    claimed(claims)
+    with database.write() as connection:
+        connection.execute(text("UPDATE trials SET lease_until = lease_until + 3600"))
+    assert [claim.fence for claim in claims.expired()] == [1]
+    assert claimed(claims, "w2").fence == 2
 
 
 def test_a_worker_that_is_gone_within_a_transaction_holds_up_nobody_for_long(

@@ -11,10 +11,10 @@ from typing import Any
 from sqlalchemy import Select, func, select, text
 
 from bisection.adapters.storage.announcements import AnnouncementStatus
+from bisection.adapters.storage.claims import ran_out
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.nightly_schema import announcements, deliveries
 from bisection.adapters.storage.schema import bisections, events, trials
-from bisection.adapters.storage.trials import TrialStatus
 
 #: Events get their numbers before they can be seen; after so long none with a lower number appears any more.
 SETTLED_SECONDS = 5.0
@@ -66,11 +66,7 @@ class Census:
 
     def expired_leases(self) -> int:
         """Running trials whose lease has ended, and that nobody took back yet."""
-        query = (
-            select(func.count())
-            .select_from(trials)
-            .where(trials.c.status == TrialStatus.RUNNING.value, trials.c.lease_until < time.time())
-        )
+        query = select(func.count()).select_from(trials).where(ran_out())
         with self._database.read() as connection:
             return int(connection.execute(query).scalar_one())
 

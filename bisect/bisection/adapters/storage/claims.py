@@ -7,15 +7,15 @@ its writes refused. So no measurement is ever counted twice.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
 
 from bisection.adapters.storage.bisections import append_event, lock
+from bisection.adapters.storage.clock import Clock
 from bisection.adapters.storage.database import Database, now
 from bisection.adapters.storage.json_text import plain
 from bisection.adapters.storage.roster import ALIVE_SECONDS
@@ -29,6 +29,14 @@ HEARTBEAT_SECONDS = 5.0
 #: A worker that measured a state already leaves its next trial to another one that lives; after so
 #: long, or where none lives, it takes the trial itself: better the same worker than never.
 AVOIDANCE_SECONDS = 120.0
+
+
+def ran_out() -> ColumnElement[bool]:
+    """A running trial's lease has ended; or it ends too late to have been given by the clock as it is now."""
+    return and_(
+        trials.c.status == TrialStatus.RUNNING.value,
+        or_(trials.c.lease_until < Clock(), trials.c.lease_until > Clock() + 2 * LEASE_SECONDS),
+    )
 
 
 class Beat(StrEnum):
@@ -57,24 +65,26 @@ class Claims:
 
     def claim(self, queue: str, worker: str) -> Claim | None:
         """The oldest trial of the queue that this worker may run, or None."""
-        waiting = or_(
-            trials.c.status == TrialStatus.QUEUED.value,
-            and_(trials.c.status == TrialStatus.RUNNING.value, trials.c.lease_until < time.time()),
-        )
+        waiting = or_(trials.c.status == TrialStatus.QUEUED.value, ran_out())
         candidates = (
-            select(trials.c.id, trials.c.bisection_id, trials.c.trial, trials.c.queued_at)
+            select(
+                trials.c.id,
+                trials.c.bisection_id,
+                trials.c.trial,
+                (Clock() - trials.c.queued_at).label("waited_seconds"),
+            )
             .where(trials.c.queue == queue, waiting)
             .order_by(trials.c.created_at, trials.c.ordinal)
             .limit(100)
         )
         others = select(workers.c.name).where(
-            workers.c.queue == queue, workers.c.seen_at > time.time() - ALIVE_SECONDS
+            workers.c.queue == queue, workers.c.seen_at > Clock() - ALIVE_SECONDS
         )
         with self._database.write() as connection:
             living = {row.name for row in connection.execute(others)} - {worker}
             for row in connection.execute(candidates).all():
                 avoided = set(Trial.from_json(row.trial).avoid_workers)
-                patient = time.time() - row.queued_at < AVOIDANCE_SECONDS
+                patient = row.waited_seconds < AVOIDANCE_SECONDS
                 if worker in avoided and patient and living - avoided:
                     continue
                 lock(connection, row.bisection_id)
@@ -85,7 +95,7 @@ class Claims:
                         status=TrialStatus.RUNNING.value,
                         claim=trials.c.claim + 1,
                         worker=worker,
-                        lease_until=time.time() + LEASE_SECONDS,
+                        lease_until=Clock() + LEASE_SECONDS,
                         started_at=now(),
                         progress="",
                     )
@@ -113,7 +123,7 @@ class Claims:
 
     def beat(self, claim: Claim, progress: str | None = None) -> Beat:
         """Extend the lease, and learn whether to go on."""
-        values: dict[str, Any] = {"lease_until": time.time() + LEASE_SECONDS}
+        values: dict[str, Any] = {"lease_until": Clock() + LEASE_SECONDS}
         if progress is not None:
             progress = plain(progress[:500])
             values["progress"] = progress
@@ -205,9 +215,7 @@ class Claims:
 
     def expired(self) -> list[Claim]:
         """Claims whose lease ran out: their workers are gone or frozen."""
-        query = select(trials.c.id, trials.c.bisection_id, trials.c.claim, trials.c.trial).where(
-            trials.c.status == TrialStatus.RUNNING.value, trials.c.lease_until < time.time()
-        )
+        query = select(trials.c.id, trials.c.bisection_id, trials.c.claim, trials.c.trial).where(ran_out())
         with self._database.read() as connection:
             return [
                 Claim(

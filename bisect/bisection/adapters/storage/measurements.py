@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from sqlalchemy import RowMapping, func, insert, select, update
 
 from bisection.adapters.storage.audit import record
 from bisection.adapters.storage.bisections import Status, append_event
+from bisection.adapters.storage.clock import Clock
 from bisection.adapters.storage.database import Database, new_id, now
 from bisection.adapters.storage.schema import artifacts, bisections, trials
 from bisection.adapters.storage.trials import TrialStatus
@@ -139,7 +139,7 @@ class Measurements:
                     "queue": source.queue,
                     "status": TrialStatus.DONE.value,
                     "created_at": moment,
-                    "queued_at": time.time(),
+                    "queued_at": Clock(),
                     "claim": 0,
                     "worker": source.measurement.worker or None,
                     "started_at": moment,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select, update
 
+from bisection.adapters.storage.clock import Clock
 from bisection.adapters.storage.database import Database, now
 from bisection.adapters.storage.schema import workers
 
@@ -33,20 +33,25 @@ class Roster:
     def seen(self, name: str, queue: str) -> None:
         with self._database.write() as connection:
             known = connection.execute(
-                update(workers).where(workers.c.name == name).values(queue=queue, seen_at=time.time())
+                update(workers).where(workers.c.name == name).values(queue=queue, seen_at=Clock())
             ).rowcount
             if not known:
                 connection.execute(
-                    insert(workers).values(name=name, queue=queue, started_at=now(), seen_at=time.time())
+                    insert(workers).values(name=name, queue=queue, started_at=now(), seen_at=Clock())
                 )
 
     def left(self, name: str) -> None:
         with self._database.write() as connection:
             connection.execute(delete(workers).where(workers.c.name == name))
 
+    def now(self) -> float:
+        """The time by which workers are seen, in epoch seconds."""
+        with self._database.read() as connection:
+            return connection.execute(select(Clock())).scalar_one()
+
     def alive(self, queue: str | None = None) -> list[WorkerRow]:
         query = select(workers.c.name, workers.c.queue, workers.c.started_at, workers.c.seen_at).where(
-            workers.c.seen_at > time.time() - ALIVE_SECONDS
+            workers.c.seen_at > Clock() - ALIVE_SECONDS
         )
         if queue is not None:
             query = query.where(workers.c.queue == queue)

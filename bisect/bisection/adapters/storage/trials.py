@@ -5,7 +5,6 @@ How a trial is handed out and measured is `claims`' matter.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
 from bisection.adapters.storage.bisections import Status, append_event
+from bisection.adapters.storage.clock import Clock
 from bisection.adapters.storage.database import Database, new_id, now
 from bisection.adapters.storage.schema import bisections, trials
 from bisection.commits import State
@@ -72,7 +72,7 @@ def _queue(
     connection: Connection, bisection_id: str, queue: str, trial: Trial, ordinal: int, reuse_key: str | None
 ) -> dict[str, Any]:
     """Queue a trial; one that was cancelled and is wanted after all is queued again."""
-    queued = {"status": TrialStatus.QUEUED.value, "queued_at": time.time(), "trial": trial.to_json()}
+    queued = {"status": TrialStatus.QUEUED.value, "queued_at": Clock(), "trial": trial.to_json()}
     again = connection.execute(
         update(trials)
         .where(
@@ -223,7 +223,7 @@ class Trials:
         """(trial id, queue) of queued trials whose last hint is older than so many seconds."""
         query = select(trials.c.id, trials.c.queue).where(
             trials.c.status == TrialStatus.QUEUED.value,
-            or_(trials.c.published_at.is_(None), trials.c.published_at < time.time() - older_than),
+            or_(trials.c.published_at.is_(None), trials.c.published_at < Clock() - older_than),
         )
         with self._database.read() as connection:
             return [(row.id, row.queue) for row in connection.execute(query)]
@@ -232,6 +232,4 @@ class Trials:
         if not trial_ids:
             return
         with self._database.write() as connection:
-            connection.execute(
-                update(trials).where(trials.c.id.in_(trial_ids)).values(published_at=time.time())
-            )
+            connection.execute(update(trials).where(trials.c.id.in_(trial_ids)).values(published_at=Clock()))
