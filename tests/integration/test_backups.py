@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from firstbad.database_files import BackupRefused, back_up, put_back
+from firstbad.settings import read_settings
 from service.client import Client
 from tests.e2e.installation import PATIENCE_SECONDS, Installation, Training, wait_until
 from tests.postgresql import PostgreSQL, binaries
@@ -117,32 +119,34 @@ def tool(name: str, *arguments: str) -> None:
 
 
 def test_what_is_no_backup_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
-    installation = Installation(tmp_path / "home")
-    database = installation.home / "firstbad.sqlite"
+    settings = read_settings({"FIRSTBAD_HOME": str(tmp_path / "home")})
+    settings.home.mkdir()
+    database = settings.home / "firstbad.sqlite"
     database.write_bytes(b"as it was")
     (tmp_path / "text").write_text("no database at all, but long enough to be read as one by somebody" * 20)
-    with sqlite3.connect(tmp_path / "other.sqlite") as other:
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as other:
         other.execute("CREATE TABLE cats (name)")
-    other.close()
     for name, why in (
         ("text", "is no backup of firstbad"),
         ("other.sqlite", "is no backup of firstbad"),
         ("none", "there is no file"),
     ):
-        refused = installation.firstbad("restore", str(tmp_path / name))
-        assert (refused.returncode, why in refused.stderr) == (1, True), refused.stderr
-    assert os.listdir(installation.home) == ["firstbad.sqlite"]
+        with pytest.raises(BackupRefused, match=why):
+            put_back(settings, tmp_path / name)
+    assert os.listdir(settings.home) == ["firstbad.sqlite"]
     assert database.read_bytes() == b"as it was"
 
 
 def test_a_backup_overwrites_nothing_and_asks_for_its_own_tool_elsewhere(tmp_path: Path) -> None:
-    installation = Installation(tmp_path / "home")
-    missing = installation.firstbad("backup", str(tmp_path / "copy"))
-    assert "there is no database at" in missing.stderr
-    shutil.copy(__file__, tmp_path / "copy")
-    sqlite3.connect(installation.home / "firstbad.sqlite").close()
-    there = installation.firstbad("backup", str(tmp_path / "copy"))
-    assert "exists and is not overwritten" in there.stderr
-    installation.environment["FIRSTBAD_DATABASE_URL"] = "postgresql+psycopg://firstbad@db/firstbad"
-    other = installation.firstbad("backup", str(tmp_path / "elsewhere"))
-    assert "use pg_dump --format=custom" in other.stderr
+    environment = {"FIRSTBAD_HOME": str(tmp_path)}
+    settings = read_settings(environment)
+    with pytest.raises(BackupRefused, match="there is no database at"):
+        back_up(settings, tmp_path / "copy")
+    sqlite3.connect(tmp_path / "firstbad.sqlite").close()
+    (tmp_path / "copy").write_text("dear to somebody")
+    with pytest.raises(BackupRefused, match="exists and is not overwritten"):
+        back_up(settings, tmp_path / "copy")
+    assert (tmp_path / "copy").read_text() == "dear to somebody"
+    elsewhere = {**environment, "FIRSTBAD_DATABASE_URL": "postgresql+psycopg://firstbad@db/firstbad"}
+    with pytest.raises(BackupRefused, match="use pg_dump --format=custom"):
+        back_up(read_settings(elsewhere), tmp_path / "other")

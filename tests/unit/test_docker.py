@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,9 @@ def test_the_image_gets_all_that_the_wheel_is_made_of_and_nothing_else(name: str
         if line.startswith("!")
     }
     assert all((ROOT / path).exists() for path in kept)
-    wheel = re.search(r"packages = \[(.*)\]", (ROOT / "pyproject.toml").read_text())
-    assert wheel is not None
-    assert {path.split("/")[0] for path in re.findall(r'"([^"]+)"', wheel.group(1))} <= kept
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {path.split("/")[0] for path in wheel["packages"]} <= kept
+    assert set(wheel.get("force-include", {})) <= kept
     text = (DOCKER / f"{name}.Dockerfile").read_text()
     assert set(re.findall(r"docker/\w+\.lock", text)) <= kept
     assert set(re.findall(r"\bFIRSTBAD_[A-Z_]+", text)) <= known_variables()
