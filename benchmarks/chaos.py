@@ -39,8 +39,8 @@ from benchmarks.chaos_scene import RUN, Question, Scene, make_questions, wait_fo
 DISTINCT = 8  #: questions; further bisections ask one of them again
 _MOST_OPEN = 6
 #: Mean pause between faults. A busy machine gets them more slowly: after one, either a trial ends or some
-#: seconds pass, for nothing is learned of processes that never come to do anything.
-_FAULT_SECONDS, _QUIET_SECONDS = 1.2, 6.0
+#: seconds pass, for nothing is learned of processes that never come to do anything. A start may be hit, too.
+_FAULT_SECONDS, _QUIET_SECONDS, _START_SECONDS = 1.2, 6.0, 20.0
 _STUCK_SECONDS = 600.0
 _ORPHAN_SECONDS = 30.0
 Answer = tuple[str, tuple[str, ...], str]
@@ -115,8 +115,9 @@ def disturbed(
         if len(asking.asked) < max(due, min(bisections, 2)) and asking.open < _MOST_OPEN:
             asking.ask(questions[len(asking.asked) % len(questions)])
         if faults.count < wanted and time.monotonic() >= next_fault:
-            quiet = time.monotonic() - next_fault < _QUIET_SECONDS and asking.open
-            if quiet and asking.measured == measured:
+            waited = time.monotonic() - next_fault
+            unmoved = asking.open and asking.measured == measured and waited < _QUIET_SECONDS
+            if unmoved or (waited < _START_SECONDS and not scene.answers):
                 time.sleep(0.1)
                 continue
             measured = asking.measured

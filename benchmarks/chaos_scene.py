@@ -148,6 +148,10 @@ class Scene:
                 self.ended_by_itself[process.returncode] += 1
             self.installation.start(WORKERS)
 
+    @property
+    def answers(self) -> bool:
+        return find_running(self.installation.settings) is not None
+
     def client(self) -> Client:
         """Raises OSError while nothing answers."""
         server: Server | None = find_running(self.installation.settings)
