@@ -342,7 +342,9 @@ def _measurable(criterion: Criterion, profile: Profile, errors: list[FieldError]
         FieldError(
             field="criterion.kind",
             message=refusal,
-            repair="name a profile that trains on real data, and is no dry run",
+            repair="name a profile that trains on real data, and is no dry run"
+            if criterion.kind is CriterionKind.THROUGHPUT
+            else "name another kind of criterion, or use `firstbad run`",
         )
     )
     return None

@@ -116,6 +116,11 @@ def test_an_interpreter_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_an_interpreter_that_does_not_run_is_the_hosts_fault(tmp_path: Path) -> None:
     with pytest.raises(BuildHostError, match=r"Set environment\.python"):
+        Environments(tmp_path).prepare(interpreter(python="/bin/false"), None, {})
+
+
+def test_an_interpreter_that_does_not_exist_is_not_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(Unbuildable, match=r"/nowhere/python does not exist .* set environment\.python"):
         Environments(tmp_path).prepare(interpreter(python="/nowhere/python"), None, {})
 
 

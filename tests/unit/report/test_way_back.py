@@ -352,3 +352,16 @@ def test_a_subject_with_line_breaks_cannot_write_into_the_log(scene: Scene, tmp_
     assert f"\ngit bisect good {rows[9].hash}" not in log
     assert "\x1b" not in log
     assert f"{scene.culprit.hash} is the first bad commit" in replay(scene, tmp_path, log)
+
+
+def test_pins_that_gitmodules_does_not_list_are_checked_out_in_their_clones(scene: Scene) -> None:
+    launch = Launch(command=("true",), unlisted_pins=("3rdparty/core",))
+    recipe = scene.recipes(launch=launch)["last_good"]
+    checkout, *rest = (command.argv[1:] for command in recipe.commands)
+    git(scene.folder, *checkout)
+    (scene.folder / ".gitmodules").unlink()
+    git(scene.folder / "3rdparty/core", "checkout", "--quiet", "--detach", scene.new_pin)
+    for words in rest:
+        git(scene.folder, *words)
+    assert git(scene.folder / "3rdparty/core", "rev-parse", "HEAD").strip() == scene.old_pin
+    assert "submodule" not in recipe.text + reproduce(scene.culprit, launch).text
