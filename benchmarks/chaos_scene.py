@@ -128,10 +128,7 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in self.installation.processes():
-            with suppress(OSError):
-                os.kill(pid, signal.SIGCONT)
-        self.installation.down()
+        """Whatever still runs is killed, frozen or not; a run that came to its end has stopped it before."""
         for pid in self.installation.processes():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -189,7 +186,8 @@ _PARTS = {
 def make_questions(training: Training, random: Random, count: int) -> tuple[list[Question], dict[str, Any]]:
     """So many questions of four kinds, and what each commit's file says that its run measures."""
     job = small_job.JOB.replace('"notes": []', f'"notes": ["{RUN}" + os.urandom(8).hex()]')
-    questions, truth = [], {}
+    questions: list[Question] = []
+    truth: dict[str, Any] = {}
     for number in range(count):
         kind = ("full", "hidden", "crash", "none")[number % 4]
         length = random.randint(7, 14)
