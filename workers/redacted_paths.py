@@ -22,10 +22,9 @@ _SAMPLE_ENDINGS = (
 _QUOTED = re.compile(r"(?P<quote>['\"])(?P<path>~?/[^'\"\n]+)(?P=quote)")
 _ADDRESS = re.compile(r"\b(?P<scheme>s3|gs|hf|az|abfss?|hdfs|file|https?|ftp|msc|ais)://[^\s'\"<>)\]}]+")
 _ABSOLUTE = re.compile(r"(?<![\w.>}<:/$-])~?/[^\s'\"<>|,;()\[\]{}:]+")
-_SAMPLE = re.compile(
-    rf"(?<![\w/.>}}-])[^\s'\"<>|,;:()\[\]{{}}=/]+(?:/[^\s'\"<>|,;:()\[\]{{}}=/]+)*\.(?:{_SAMPLE_ENDINGS})\b",
-    re.IGNORECASE,
-)
+#: What could be a relative path: atomic, lest a long word without an ending be tried from its every letter.
+_WORD = re.compile(r"(?<![\w/.>}-])(?>[^\s'\"<>|,;:()\[\]{}=/]+(?:/[^\s'\"<>|,;:()\[\]{}=/]+)*)")
+_SAMPLE_ENDING = re.compile(rf"(?<=[^/])\.(?:{_SAMPLE_ENDINGS})\b", re.IGNORECASE)
 #: Manuals that messages of libraries point to.
 _MANUALS = ("https://pytorch.org/", "https://docs.pytorch.org/", "https://docs.nvidia.com/")
 #: Programs and the libraries of any Python: a path to code is no path to a sample.
@@ -54,7 +53,7 @@ class RedactedPaths:
         text = _QUOTED.sub(lambda match: f"{match['quote']}{self.told(match['path'])}{match['quote']}", text)
         text = _ADDRESS.sub(self._address, text)
         text = _ABSOLUTE.sub(lambda match: self.told(match[0]), text)
-        return _SAMPLE.sub(lambda match: self._name(match[0]), text)
+        return _WORD.sub(lambda match: self._word(match[0]), text)
 
     def named(self, text: str) -> str:
         """A text of the operator's with the profile's words for its folders, and nothing else changed."""
@@ -77,6 +76,11 @@ class RedactedPaths:
         if match[0].startswith(_MANUALS):
             return match[0]
         return f"{match['scheme']}://{self._name(match[0])}"
+
+    def _word(self, word: str) -> str:
+        """A word up to the last ending of a sample by its pseudonym; one without such an ending as it is."""
+        end = max((ending.end() for ending in _SAMPLE_ENDING.finditer(word)), default=0)
+        return self._name(word[:end]) + word[end:] if end else word
 
     def _name(self, path: str) -> str:
         ending = _ENDING.search(path)

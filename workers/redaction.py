@@ -27,7 +27,7 @@ _LONGEST_SETTING = 300
 _LONGEST_TEXT = 4000
 #: Keys of a configuration whose texts may be written for, or by, samples.
 _PROSE = re.compile(r"data|prompt|template|caption|message|text|question|answer|example", re.IGNORECASE)
-_FILE = re.compile(r'^ *(?:\| )?(?:\[rank\d+\]:? ?)? *File "([^"\n]+)", line \d+', re.MULTILINE)
+_FILE = re.compile(r'^ *+(?:\| )?(?:\[rank\d+\]:? ?)? *+File "([^"\n]+)", line \d+', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
