@@ -105,6 +105,7 @@ def install(patches: Patches) -> None:
             "RMSNorm": norms.RMSNorm,
             "DotProductAttention": attention.DotProductAttention,
             "fp8_autocast": fp8_autocast,
+            "fp8_model_init": _refusing("transformer_engine.pytorch.fp8_model_init"),
         },
         "pytorch.attention": {
             "_SplitAlongDim": attention.SplitAlongDim,
