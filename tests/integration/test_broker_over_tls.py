@@ -128,12 +128,23 @@ def test_hints_reach_a_worker_through_tls_with_secrets_from_files(
         )
     try:
         wait_until(lambda: inside.llen("pool") == 0, f"no worker took the hint; {log} says why")
-        assert [row.queue for row in Roster(database).alive()] == ["pool"]
+        wait_until(lambda: bool(Roster(database).alive("pool")), "the worker does not say that it lives")
+        assert [_says_alive(name, environment) for name in ("gpu0", "gpu1")] == [True, False]
     finally:
         worker.terminate()
         worker.wait()
         inside.close()
         database.close()
+
+
+def _says_alive(name: str, environment: dict[str, str]) -> bool:
+    """Whether the health check of that worker's container is content."""
+    check = [sys.executable, "-m", "firstbad", "alive", "--name", name]
+    done = subprocess.run(
+        check, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 or f"worker {name}@" in done.stderr
+    return done.returncode == 0
 
 
 def test_a_broker_that_cannot_be_trusted_gets_no_hint(secrets: Path, port: int, tmp_path: Path) -> None:
