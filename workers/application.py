@@ -24,6 +24,7 @@ from workers.pool import Measure, work
 from workers.pulse import Pulse
 from workers.reconciling import SECONDS, reconcile
 from workers.settling import settle
+from workers.trial_run import sweep_trials
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +69,7 @@ def run_worker(application: Celery, context: WorkerContext, measure: Measure | N
 
     worker_ready.connect(on_ready, weak=False)
     worker_shutting_down.connect(on_shutdown, weak=False)
+    sweep_trials(context.root / "trials")
     try:
         application.Worker(
             queues=[context.queue],

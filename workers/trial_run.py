@@ -345,7 +345,7 @@ def _failed(
 def _place(trials: Path, trial: Trial) -> Iterator[_Place]:
     """A fresh folder for the trial, gone afterwards; and so are those of workers that were killed."""
     trials.mkdir(parents=True, exist_ok=True)
-    _sweep(trials)
+    sweep_trials(trials)
     mark = uuid.uuid4().hex
     folder = trials / f"{trial.key}-{mark[:8]}"
     lock_path = trials / f"{folder.name}.lock"
@@ -362,8 +362,10 @@ def _place(trials: Path, trial: Trial) -> Iterator[_Place]:
         os.close(lock)
 
 
-def _sweep(trials: Path) -> None:
-    """Removes the folders of trials whose lock nobody holds: their worker and supervisor are gone.
+def sweep_trials(trials: Path) -> None:
+    """Ends what is left of trials whose worker was killed; before each trial, and as a worker starts.
+
+    Removes the folders of trials whose lock nobody holds: their worker and supervisor are gone.
 
     Where both were killed at once, processes of the trial may live: the mark finds them.
     """
