@@ -82,7 +82,8 @@ def test_the_page_of_a_bisection_shows_the_hint(scene: ServiceScene) -> None:
         ).status_code
         == 303
     )
-    assert HINT in person.get(f"/reports/{bisection_id}").text
+    shown = HINT.replace("`", "<code>", 1).replace("`", "</code>", 1)
+    assert shown in person.get(f"/reports/{bisection_id}").text
     Roster(scene.database).seen("w1", "pool")
     assert "no worker serves" not in person.get(f"/reports/{bisection_id}").text
 
