@@ -26,7 +26,9 @@ if [ ! -x "$folder/bin/python" ]; then
   printf 'firstbad: making %s with %s\n' "$folder" "$("$python" --version)"
   "$python" -m venv "$folder"
 fi
-"$folder/bin/python" -m pip install -q --disable-pip-version-check 'uv>=0.13' ||
+# uv itself as it is locked, with its hashes.
+sed -n '/^uv==/,/^[^ ]/{/^uv==/p;/^ /p}' requirements.lock > "$folder/uv.lock.txt"
+"$folder/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$folder/uv.lock.txt" ||
   fail "uv could not be installed from the package index; check the network, or pip's configuration (pip config list)"
 printf 'firstbad: installing what requirements.lock names\n'
 "$folder/bin/uv" pip install -q --python "$folder/bin/python" --require-hashes -r requirements.lock &&

@@ -48,6 +48,20 @@ def test_every_make_target_that_a_document_names_exists() -> None:
     assert named - targets == set()
 
 
+def test_every_test_that_the_attack_table_names_exists() -> None:
+    rows = (ROOT / "docs" / "reference" / "attacks.md").read_text(encoding="utf-8").splitlines()
+    named = [name for row in rows for name in re.findall(r"\| `(test_\w+)` \|$", row)]
+    known = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert len(named) > 60
+    assert sorted(set(named) - known) == []
+    tricks = [row for row in rows if row.startswith("| ") and not row.startswith(("| **", "| trick"))]
+    assert len(tricks) == len(named)  # no trick without its test
+
+
 def test_the_stdlib_bisect_is_not_shadowed() -> None:
     """`bisect/` has no __init__.py: -S keeps a preloaded standard bisect from hiding the fault."""
     code = "import random, bisect; assert hasattr(bisect, 'insort')"
