@@ -16,6 +16,7 @@ from firstbad import (
     audit_command,
     bisection_commands,
     doctor_command,
+    dry_run_command,
     memory_commands,
     nightly_commands,
     operating_commands,
@@ -51,6 +52,7 @@ token_commands.register(app)
 audit_command.register(app)
 sweep_command.register(app)
 doctor_command.register(app)
+dry_run_command.register(app)
 profiles_command.register(app)
 operating_commands.register(app)
 

@@ -105,6 +105,14 @@ def parse_distribution(words: str) -> Distribution:
         raise ValueError(f"{words!r} is no distribution (1.0:5,1.2:4,1.8:1): {error}") from None
 
 
+def parse_pictures(words: str) -> list[tuple[int, int]]:
+    """Height and width in pixels, for each picture of "1024x768" or "3*1024x768". Raises ValueError."""
+    match = _PICTURES.fullmatch(words.strip().replace(" ", ""))
+    if match is None:
+        raise ValueError(f"{words!r} is no picture: write height x width in pixels (1024x768, 3*1024x768)")
+    return [(int(match[2]), int(match[3]))] * int(match[1] or 1)
+
+
 def parse_images(words: str) -> ImageLoad:
     """What a sample brings: patches ("4096"), a picture ("1024x768") or several ("3*1024x768")."""
     if words.isdigit():

@@ -82,7 +82,7 @@ def estimate_command(
         patches=parse_distribution(image_load) if image_load else None,
     )
     reading = _read(config, gpus, images, settings, upstream, card, unknowns)
-    room = _capacity(capacity, card)
+    room = room_of(capacity, card)
     answer = estimate(reading.job)
     if svg is not None:
         try:
@@ -167,7 +167,7 @@ def _read(
     )
 
 
-def _capacity(capacity: str | None, card: str | None) -> int | None:
+def room_of(capacity: str | None, card: str | None) -> int | None:
     """What was given as a capacity, else the card's."""
     if capacity is not None:
         return parse_capacity(capacity)
@@ -175,7 +175,7 @@ def _capacity(capacity: str | None, card: str | None) -> int | None:
 
 
 def _needed(capacity: str | None, card: str | None) -> int:
-    room = _capacity(capacity, card)
+    room = room_of(capacity, card)
     if room is None:
         raise ValueError("say what has to be fitted: --capacity 80GiB, or --card h100")
     return room

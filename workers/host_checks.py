@@ -262,8 +262,11 @@ def check_torch(python: Path, environment: Mapping[str, str]) -> Check:
 
 
 def check_bridge(python: Path, environment: Mapping[str, str]) -> Check:
-    """A dry run goes through Megatron Bridge's own loop: it must be where the job finds it."""
-    program = "import importlib.util as u; print(u.find_spec('megatron.bridge').origin or 'found')"
+    """A dry run goes through Megatron's own loop: Bridge, or Core alone, must be where the job finds it."""
+    program = (
+        "import importlib.util as u; "
+        "print((u.find_spec('megatron.bridge') or u.find_spec('megatron.core')).origin or 'found')"
+    )
     done = subprocess.run(
         [str(python), "-c", program],
         env=dict(environment),
@@ -276,8 +279,8 @@ def check_bridge(python: Path, environment: Mapping[str, str]) -> Check:
         return Check(
             name="bridge",
             health=Health.BROKEN,
-            found=f"{python} finds no megatron.bridge",
-            mend="A dry run goes through its training loop: lock it, or name its folder in python_path.",
+            found=f"{python} finds neither megatron.bridge nor megatron.core",
+            mend="A dry run goes through their loop: lock them, or name their folder in python_path.",
         )
     return Check(name="bridge", health=Health.WELL, found=done.stdout.strip())
 

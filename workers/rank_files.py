@@ -67,6 +67,15 @@ class RankPeak(_Shape):
         return self
 
 
+class RankInstant(_Shape):
+    """A point of the course of allocated bytes: the highest total while one module ran in one phase."""
+
+    step: Annotated[int, Field(ge=-1)]
+    phase: Short
+    instant: Short
+    allocated_bytes: Bytes
+
+
 class RankRetained(_Shape):
     step: Count
     breakdown: Annotated[tuple[PeakCell, ...], Field(max_length=200)]
@@ -147,6 +156,7 @@ class RankFile(_Shape):
     summits: Annotated[tuple[RankPeak, ...], Field(max_length=10)] = ()
     retained: Annotated[tuple[RankRetained, ...], Field(max_length=10)] = ()
     steps: Annotated[tuple[RankStep, ...], Field(max_length=20_000)] = ()
+    instants: Annotated[tuple[RankInstant, ...], Field(max_length=2000)] = ()
     time: Annotated[tuple[TimeRow, ...], Field(max_length=200)] = ()
     oom: Refusal | None = None
     data: RankData
