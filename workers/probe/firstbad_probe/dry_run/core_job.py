@@ -199,6 +199,8 @@ class Training:
             "masked_softmax_fusion": False,  # a kernel of CUDA's that this job's attention does not ask for
             "persist_layer_norm": False,
             "gradient_accumulation_fusion": fused and self._get("gradient_accumulation_fusion", True),
+            "sequence_parallel": bool(self._get("sequence_parallel"))
+            and int(self._get("tensor_model_parallel_size", 1)) > 1,
             "virtual_pipeline_model_parallel_size": self._virtual(),
             "params_dtype": self._type,
             "pipeline_dtype": self._type,

@@ -37,12 +37,13 @@ class StandIn:
 STAND_INS = (
     StandIn(root="transformer_engine", importers=("megatron.bridge", "__main__")),
     # Megatron Core's fusions ask for triton and do without; its state-space and inference code cannot, and of
-    # its fusions one could not in the summer of 2025.
+    # its fusions two could not in the summer of 2025.
     StandIn(
         root="triton",
         importers=(
             "megatron.bridge",
             "megatron.core.fusions.fused_indices_converter",
+            "megatron.core.fusions.fused_pad_routing_map",
             "megatron.core.ssm",
             "megatron.core.inference",
             "megatron.core.transformer.custom_layers",
