@@ -48,6 +48,7 @@ STAND_INS = (
             "megatron.core.inference",
             "megatron.core.transformer.custom_layers",
             "megatron.core.transformer.moe.ops",
+            "megatron.core.transformer.moe.paged_stash",
             "__main__",
         ),
         passes_decorated=True,

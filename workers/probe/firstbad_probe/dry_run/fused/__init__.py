@@ -120,7 +120,11 @@ def install(patches: Patches) -> None:
             "is_fp8_activation_recompute_enabled": lambda: False,
             "get_all_rng_states": dict,
         },
-        "pytorch.fp8": {"FP8GlobalStateManager": FP8GlobalStateManager, "fp8_autocast": fp8_autocast},
+        "pytorch.fp8": {
+            "FP8GlobalStateManager": FP8GlobalStateManager,
+            "fp8_autocast": fp8_autocast,
+            "fp8_model_init": _refusing("transformer_engine.pytorch.fp8.fp8_model_init"),
+        },
         "pytorch.module": {"Linear": linear.Linear, "LayerNormLinear": linear.LayerNormLinear},
         "pytorch.module.base": {
             "TransformerEngineBaseModule": Module,
