@@ -54,7 +54,6 @@ def test_git_runs_nothing_and_asks_nobody_that_a_url_smuggles_in(tmp_path: Path,
     [
         "' OR '1'='1",
         "%",
-        "_",
         "'; DROP TABLE bisections; --",
         '" OR ""="',
         "\\",
@@ -128,7 +127,7 @@ def test_the_queue_takes_json_and_nothing_that_runs_when_it_is_read(tmp_path: Pa
         ("application/x-yaml", b"!!python/object/apply:os.system [id]"),
     ):
         with pytest.raises(ContentDisallowed):
-            loads(body, content_type=kind, content_encoding="binary", accept=accepted)
+            loads(body, content_type=kind, content_encoding="binary", accept=accepted)  # type: ignore[no-untyped-call]
     assert not (tmp_path / "made").exists()
 
 
