@@ -44,6 +44,11 @@ def mount_small_disk(folder: Path, megabytes: int) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
+def unmount(folder: Path) -> None:
+    """Also while a dying process still has its folder there."""
+    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)
+
+
 def fill(file: Path) -> None:
     """Write until the disk takes no more. Deleting the file is the relief."""
     with suppress(FileNotFoundError), file.open("ab", buffering=0) as sink:

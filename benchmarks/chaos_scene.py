@@ -99,6 +99,8 @@ class Scene:
         self._stack = ExitStack()
         home = folder / "home"
         self.small_disk = mounts and chaos_machine.mount_small_disk(home, _DISK_MEGABYTES)
+        if self.small_disk:
+            self._stack.callback(chaos_machine.unmount, home)
         self.installation = Installation(home)
         self.aims = folder / "aims"
         self.aims.mkdir()

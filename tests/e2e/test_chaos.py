@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("database", "bisections", "faults", "seed"),
     [
-        ("sqlite", 1, 8, 11),
+        ("sqlite", 1, 9, 55),
         pytest.param("sqlite", 4, 40, 12, marks=pytest.mark.long),
         pytest.param("postgresql", 4, 40, 13, marks=pytest.mark.long),
     ],
