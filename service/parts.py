@@ -60,7 +60,6 @@ class Parts:
         return ProgressPictures()
 
 
-
 async def parts_of(request: Request) -> Parts:
     """A dependency: the parts of the application that serves this request.
 

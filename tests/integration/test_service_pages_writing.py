@@ -212,6 +212,6 @@ def test_every_explanation_is_served_and_leads_to_the_next(scene: ServiceScene) 
     assert 'href="/errors/out-of-memory"' in index
     page = scene.anonymous.get("/errors/drift").text
     assert "<h2>Repair</h2>" in page
-    assert ".md\"" not in page
+    assert '.md"' not in page
     assert "(docs/reference/faults.md)" in scene.anonymous.get("/errors/lost").text
     assert scene.anonymous.get("/errors/..%2F..%2FREADME").status_code == 404
