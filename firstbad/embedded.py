@@ -41,6 +41,8 @@ _LONGEST_BACKOFF_SECONDS = 10.0
 _SOUND_SECONDS = 30.0
 #: A child that dies so often while all are started cannot start; once is what a host does under stress.
 _MOST_STARTS = 3
+#: A child that dies is told at once; one that is slow has a busy machine.
+_READY_SECONDS = 300.0
 _LARGEST_LOG_BYTES = 10 * 2**20
 _PR_SET_PDEATHSIG = 1
 
@@ -305,7 +307,7 @@ class Embedded:
             child.launch()
 
     def _wait_until_ready(self, roster: Roster, workers: int, started: float) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
             present = [row for row in roster.alive() if row.seen_at >= started]
             if len(present) >= workers and _healthy(self.url):
@@ -316,7 +318,9 @@ class Embedded:
                     raise RuntimeError(f"{child.name} did not start; see {child.log}")
                 self._ensure(child)
             time.sleep(0.1)
-        raise RuntimeError(f"not ready after 60 s; see the logs in {self._log('api').parent}")
+        raise RuntimeError(
+            f"not ready after {_READY_SECONDS:.0f} s; see the logs in {self._log('api').parent}"
+        )
 
 
 def _healthy(url: str) -> bool:

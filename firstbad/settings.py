@@ -85,8 +85,13 @@ def bundled_broker_url(home: Path) -> str:
 
 
 def here_folder(key: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where `firstbad run` keeps what it knows of one repository: below the user's cache directory."""
+    """Where `firstbad run` keeps what it knows of one repository.
+
+    In FIRSTBAD_HOME where that is set, else below the user's cache directory.
+    """
     environment = os.environ if environment is None else environment
+    if environment.get("FIRSTBAD_HOME"):
+        return Path(environment["FIRSTBAD_HOME"]).absolute() / "here" / key
     cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache).absolute() / "firstbad" / key
 

@@ -340,7 +340,11 @@ def _failure(parent: Measurement, culprit: Measurement, origin: Origin) -> Regre
     signature = culprit.signature or culprit.reason or culprit.outcome.value
     passed = parent.outcome is Outcome.COMPLETED
     came_to = "passes" if passed else f"ends otherwise: {parent.outcome.value.replace('_', ' ')}"
-    evidence = [f"It fails with {signature}; its parent {came_to}."]
+    if passed and culprit.outcome is Outcome.COMPLETED and culprit.reason and parent.reason:
+        # A command of somebody's own, which says by a number or its exit code how it went.
+        evidence = [f"At the culprit {culprit.reason}; at its parent {parent.reason}."]
+    else:
+        evidence = [f"It fails with {signature}; its parent {came_to}."]
     component: Component | None = None
     if culprit.oom is not None:
         evidence.append(
