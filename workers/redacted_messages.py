@@ -86,8 +86,13 @@ _BRACES = re.compile(r"\{[^{}]*\}")
 Template = tuple[str, ...]
 
 
-def told_message(message: str, sources: Sequence[str], paths: RedactedPaths) -> str:
-    """What may be shown of a message; ``sources`` are the failing files of the state."""
+def told_message(
+    message: str, sources: Sequence[str], paths: RedactedPaths, asked: frozenset[str] = frozenset()
+) -> str:
+    """What may be shown of a message.
+
+    ``sources`` are the failing files of the state, ``asked`` the configuration keys that the request named.
+    """
     first = message.strip().split("\n", 1)[0]
     if not first:
         return ""
@@ -98,7 +103,11 @@ def told_message(message: str, sources: Sequence[str], paths: RedactedPaths) -> 
         key = _IDENTIFIER.fullmatch(first)
         if _KNOWN.fullmatch(first) or (key and any(_stands_in(key[1], text) for text in sources)):
             return paths.in_text(first)
-        filled = _filled(first, sources, lambda value: _inner(value, sources))
+        filled = _filled(
+            first,
+            sources,
+            lambda value: value if value.strip("'\"") in asked else _inner(value, sources),
+        )
         if filled is not None:
             return filled
     return f"<{pseudonym(paths.key, 'message', normalise(message))} {WITHHELD[1:-1]}>"

@@ -36,6 +36,7 @@ class Redaction:
 
     paths: RedactedPaths | None
     own_folders: Sequence[Path] = ()  #: where the state's own code lies
+    asked: frozenset[str] = frozenset()  #: configuration keys of the request, whole and their last parts
 
     def named(self, row: Any) -> Any:
         """JSON of the operator's own words, with the profile's words for its folders."""
@@ -50,7 +51,7 @@ class Redaction:
         if self.paths is None:
             return failure
         files = [frame.rpartition(":")[0] for frame in failure.frames]
-        message = told_message(failure.message, self._sources(files), self.paths)
+        message = told_message(failure.message, self._sources(files), self.paths, self.asked)
         return replace(failure, message=message, text="")
 
     def log(self, log: str) -> str:
@@ -61,7 +62,7 @@ class Redaction:
         told: list[str] = []
         withheld, before = 0, ""
         for text in log.split("\n"):
-            line = self._line(text, before, sources, self.paths)
+            line = self._line(text, before, sources)
             before = text
             if line is None:
                 withheld += 1
@@ -74,16 +75,17 @@ class Redaction:
             told.append(_lines_stay(withheld))
         return "\n".join(told)
 
-    @staticmethod
-    def _line(text: str, before: str, sources: Sequence[str], paths: RedactedPaths) -> str | None:
+    def _line(self, text: str, before: str, sources: Sequence[str]) -> str | None:
         """What may be shown of one line; None where it is to stay."""
+        paths = self.paths
+        assert paths is not None
         if len(text) > _LONGEST_LINE:
             return None
         line = Line(text, before)
         if line.kind is LineClass.WITHHELD:
             return None
         if line.kind is LineClass.ERROR:
-            message = told_message(line.message, sources, paths)
+            message = told_message(line.message, sources, paths, self.asked)
             return f"{line.prefix}{line.type}" + (f": {message}" if message else "")
         return paths.in_text(text) if line.kind is LineClass.FRAME else text
 

@@ -46,7 +46,9 @@ def redaction_of(
             *("/usr", "/bin", "/lib", "/dev", "/proc", "/sys"),
         ),
     )
-    return Redaction(paths=paths, own_folders=own_folders)
+    keys = [key for change in launch.overrides for key in (change.written, change.spelt)]
+    asked = frozenset(word for key in keys for word in (key, key.rpartition(".")[2]))
+    return Redaction(paths=paths, own_folders=own_folders, asked=asked)
 
 
 def trial_evidence(

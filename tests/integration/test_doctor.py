@@ -72,7 +72,7 @@ def test_a_profile_that_is_well_is_prepared_up_to_its_command(installation: Inst
         (
             {"environment": {"kind": "interpreter", "python": "/nowhere/python"}},
             "environment",
-            "does not run as a Python",
+            "/nowhere/python does not exist on this host",
         ),
         ({"environment": {"kind": "venv", "lock": "no.lock"}}, "environment", "no.lock is not in the tree"),
     ],

@@ -144,7 +144,7 @@ FAULTS = {
         outcome=Outcome.INVALID, says="no measurement to trust",
     ),
     "the Python is not there": Fault(
-        program="pass", outcome=Outcome.LOST, says="environment.python",
+        program="pass", outcome=Outcome.UNBUILDABLE, says="environment.python",
         profile={"environment": {"kind": "interpreter", "python": "/nowhere/python"}},
     ),
 }  # fmt: skip

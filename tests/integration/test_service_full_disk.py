@@ -15,6 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from bisection.adapters.storage.database import Database
+from bisection.adapters.storage.summaries import Summaries
 from tests.unit.service.scene import PROFILE, REQUEST, ServiceScene
 
 
@@ -96,10 +97,10 @@ def test_a_log_on_the_full_disk_does_not_cost_the_answer(scene: ServiceScene) ->
 def test_with_a_full_log_a_bad_catalogue_and_an_inner_fault_are_still_told(
     scene: ServiceScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(**_query: object) -> None:
+    def fail(*_: object, **_query: object) -> None:
         raise RuntimeError("inner")
 
-    monkeypatch.setattr(scene.app.state.parts.bisections, "page", fail)
+    monkeypatch.setattr(Summaries, "page", fail)
     assert scene.client.get("/v1/bisections").json()["type"].endswith("/errors/internal-error")
     (scene.catalogue_folder / "profiles" / f"{PROFILE}.yaml").write_text("name: [")
     assert scene.client.get("/v1/profiles").json()["type"].endswith("/errors/bad-catalogue")

@@ -298,11 +298,11 @@ def test_a_damaged_mirror_is_made_anew_or_loses_the_trial_and_blames_this_host(h
     host.assert_nothing_is_left()
 
 
-def test_a_host_that_cannot_work_loses_the_trial_and_blames_nobody(host: Host) -> None:
+def test_a_host_that_cannot_work_says_so_and_blames_nobody(host: Host) -> None:
     commit = host.commit(train__py=job())
     environment = {"kind": "interpreter", "python": "/nowhere/python"}
     measured = host.run(State(commit=commit), environment=environment).measurement
-    assert measured.outcome is Outcome.LOST
+    assert measured.outcome is Outcome.UNBUILDABLE
     assert "environment.python" in measured.reason
     (host.root / "workspaces").rename(host.root / "was")
     (host.root / "workspaces").write_text("no folder")

@@ -86,7 +86,7 @@ def test_an_edit_is_seen_without_a_restart(tmp_path: Path) -> None:
         ({"places": {"workspace": "/x"}}, "places: 'workspace' is a word of firstbad's own"),
         ({"renamed": [{"names": {"--x": ""}, "files": "a"}]}, "'--x' is not a configuration key"),
         ({"renamed": [{"names": {"a.b": ""}, "files": []}]}, "renamed.0.files: "),
-        ({"environment": {"kind": "venv"}}, "environment: kind venv, and any overlay, need `lock`"),
+        ({"environment": {"kind": "venv"}}, "environment: kind venv, `locked` and any overlay need `lock`"),
         ({"environment": {"kind": "interpreter"}}, "environment: kind interpreter needs `python`"),
         (
             {"environment": {"kind": "venv", "lock": "../lock"}},

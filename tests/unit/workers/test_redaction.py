@@ -281,3 +281,13 @@ def test_a_credential_is_taken_out_of_any_text(text: str) -> None:
 )  # fmt: skip
 def test_words_of_a_tokenizer_are_no_credentials(text: str) -> None:
     assert without_credentials(text) == text
+
+
+def test_a_key_that_the_request_named_is_shown_where_code_fills_it_in(tmp_path: Path) -> None:
+    (tmp_path / "reading.py").write_text('raise SystemExit(f"the configuration has no key {key!r}")\n')
+    redaction = Redaction(
+        paths=PATHS, own_folders=(tmp_path,), asked=frozenset({"train.micro_batch_sise", "micro_batch_sise"})
+    )
+    message = "the configuration has no key 'train.micro_batch_sise'"
+    assert told(redaction, message) == message
+    assert "secret" not in told(redaction, "the configuration has no key 'secret'")
