@@ -19,6 +19,11 @@ from workers.redacted_paths import RedactedPaths, pseudonym
 from workers.signatures import normalise
 
 WITHHELD = "<withheld>"
+#: How training scripts, Hydra and argparse say that a key is not theirs.
+NO_SUCH_KEY = re.compile(
+    r"has no key|not in struct|unknown (?:configuration )?key|unrecognized arguments|no such option",
+    re.IGNORECASE,
+)
 _LONGEST = 1000
 #: How often a message may have been raised on with more words around it.
 _RAISED_ON = 3

@@ -16,7 +16,7 @@ from typing import Any
 
 from workers.rank_files import RankFileError, parse_strictly, read_plain_file
 from workers.redacted_lines import Line, LineClass
-from workers.redacted_messages import told_message
+from workers.redacted_messages import NO_SUCH_KEY, told_message
 from workers.redacted_paths import RedactedPaths
 from workers.signatures import Failure
 
@@ -92,7 +92,13 @@ class Redaction:
     def last_words(self, line: str) -> str:
         """The last line of a log, for a sentence."""
         told = self.log(line)
-        return "a line that stays on the worker" if self.paths and told == _lines_stay(1) else told
+        if self.paths is None or told != _lines_stay(1):
+            return told
+        refused = NO_SUCH_KEY.search(line)
+        key = next((key for key in sorted(self.asked, key=len, reverse=True) if key in line), "")
+        if refused and key:  # a script's own sentence, without a traceback: argparse ends so
+            return f"... {refused[0]} ... {key}"
+        return "a line that stays on the worker"
 
     def configuration(self, content: bytes) -> Any:
         """A resolved configuration: names and numbers as they are, paths by pseudonym, prose withheld."""

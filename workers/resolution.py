@@ -23,6 +23,7 @@ from workers.context import WorkerContext
 from workers.eras import OverrideRefused
 from workers.launching import check_overrides
 from workers.pair_ends import pair_level
+from workers.redacted_messages import NO_SUCH_KEY
 from workers.state_reading import StateReader
 from workers.workspaces import mirror_of
 
@@ -140,16 +141,9 @@ def is_elsewhere(context: WorkerContext, profile: Profile) -> bool:
     return not context.catalogue.repository(profile.repository).url.startswith(("/", "file://"))
 
 
-#: How training scripts, Hydra and argparse say that a key is not theirs.
-_NO_SUCH_KEY = re.compile(
-    r"has no key|not in struct|unknown (?:configuration )?key|unrecognized arguments|no such option",
-    re.IGNORECASE,
-)
-
-
 def refused_key(measurement: Measurement, overrides: Mapping[str, Any]) -> str | None:
     """The override that the training script did not know, if that is why it failed."""
-    if measurement.outcome is not Outcome.CRASHED or not _NO_SUCH_KEY.search(measurement.reason):
+    if measurement.outcome is not Outcome.CRASHED or not NO_SUCH_KEY.search(measurement.reason):
         return None
     for key in overrides:
         last = re.escape(key.rpartition(".")[2])

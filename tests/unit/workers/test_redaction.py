@@ -291,3 +291,10 @@ def test_a_key_that_the_request_named_is_shown_where_code_fills_it_in(tmp_path: 
     message = "the configuration has no key 'train.micro_batch_sise'"
     assert told(redaction, message) == message
     assert "secret" not in told(redaction, "the configuration has no key 'secret'")
+
+
+def test_a_last_line_without_a_traceback_still_names_the_key_that_it_refuses() -> None:
+    redaction = Redaction(paths=PATHS, asked=frozenset({"train.micro_batch_sise", "micro_batch_sise"}))
+    line = "train.py: error: unrecognized arguments: train.micro_batch_sise=2 Anna"
+    assert redaction.last_words(line) == "... unrecognized arguments ... train.micro_batch_sise"
+    assert redaction.last_words("Anna has no key") == "a line that stays on the worker"
