@@ -18,7 +18,9 @@ _Scopes = Annotated[
     list[str] | None,
     typer.Option("--scope", help=f"{', '.join(Scope)}; several times.", show_default=Scope.READ.value),
 ]
-_Days = Annotated[float | None, typer.Option(min=0.01, help="After so many it ends.", show_default="never")]
+_Days = Annotated[
+    float | None, typer.Option(min=0.01, max=36500, help="Until it ends.", show_default="never")
+]
 _Token = Annotated[str, typer.Argument(metavar="TOKEN_ID", help="`firstbad tokens list` shows them.")]
 
 tokens = typer.Typer(
@@ -40,6 +42,8 @@ def create(
     as_json: _Json = False,
 ) -> None:
     """Make a token. It is shown once, here: only a digest is kept."""
+    if not name.strip() or not name.isprintable() or len(name) > 100:
+        fail("the name of a token is one line of 1 to 100 printable characters", EXIT_USAGE)
     known = _tokens()
     token = known.issue(name, _scopes(scope), lifetime=timedelta(days=days) if days else None)
     _show(known, token, as_json)
@@ -75,7 +79,7 @@ def revoke(token: _Token, as_json: _Json = False) -> None:
 def rotate(
     token: _Token,
     days: _Days = None,
-    keep: Annotated[float, typer.Option(min=0, help="Hours that the old one stays in force.")] = 0.0,
+    keep: Annotated[float, typer.Option(min=0, max=8760, help="Hours the old one stays in force.")] = 0.0,
     as_json: _Json = False,
 ) -> None:
     """Make a new token of the same name and scopes, and end the old one."""

@@ -57,7 +57,10 @@ def main(arguments: list[str]) -> int:
     }
     if value_file:
         environment["FIRSTBAD_VALUE_FILE"] = str(value_file)
-        value_file.unlink(missing_ok=True)  # one that is kept in git is no result
+        if not value_file.parent.resolve().is_relative_to(top.resolve()):
+            return _tell("skip", f"{script['value_file']} lies outside of the commit's files")
+        if value_file.is_file() or value_file.is_symlink():
+            value_file.unlink()  # one that is kept in git is no result
     try:
         code, told = _run(script["command"], folder, environment, script["metric"])
     except FileNotFoundError as error:

@@ -21,6 +21,9 @@ from bisection.worker_effect import worker_effect
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+#: No distance from the limit is more; its square is still a number.
+_FARTHEST = 1e100
+
 #: Standard errors from which an offset is clear enough to overrule a verdict.
 CLEAR = 3.0
 
@@ -55,6 +58,8 @@ class Values:
             ],
             dtype=float,
         )
+        # Squares are taken of them: a value that is absurdly far is as far as this.
+        distances = np.clip(distances, -_FARTHEST, _FARTHEST)
         groups = np.array([item.group for item in seen], dtype=np.int64)
         names = {name: number for number, name in enumerate(sorted({item.worker for item in seen}))}
         known = np.abs(distances[np.isfinite(distances)])

@@ -36,9 +36,13 @@ class Checkout:
             git = git_folder(top)
             if git is not None:
                 told = run_git(git, "rev-parse", "--git-common-dir").decode().strip()
-                return cls(
-                    top=top, git=git, common=(git / told).resolve(), inside=str(folder.relative_to(top))
-                )
+                common = (git / told).resolve()
+                if (common / "shallow").exists():
+                    raise NoRepository(
+                        f"{top} is a shallow clone, whose older commits are not here: "
+                        "`git fetch --unshallow` brings them"
+                    )
+                return cls(top=top, git=git, common=common, inside=str(folder.relative_to(top)))
         raise NoRepository(f"{folder} is in no work tree of a git repository: change into one")
 
     @property

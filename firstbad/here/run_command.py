@@ -255,5 +255,6 @@ def _check(question: Question) -> None:
             re.compile(question.metric)
         except re.error as error:
             fail(f"--metric {question.metric!r} is no pattern: {error}", EXIT_USAGE)
-    if question.value_file is not None and Path(question.value_file).is_absolute():
+    named = Path(question.value_file or "")
+    if named.is_absolute() or ".." in named.parts:
         fail("--value-file is a path below the folder that COMMAND runs in", EXIT_USAGE)

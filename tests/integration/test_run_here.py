@@ -192,6 +192,7 @@ def test_another_failure_and_a_commit_without_the_command_are_skipped(here: Here
         (("--good", "HEAD~1", "--threshold", "1", "--", "true"), "need a number"),
         (("--good", "HEAD~1", "--metric", "(", "--", "true"), "is no pattern"),
         (("--good", "HEAD~1", "--path", "absent", "--", "true"), "relevant_paths"),
+        (("--good", "HEAD~1", "--value-file", "../../precious", "--", "true"), "below the folder"),
     ],
 )
 def test_a_question_that_cannot_be_asked_says_how_to_ask_it(
@@ -200,6 +201,29 @@ def test_a_question_that_cannot_be_asked_says_how_to_ask_it(
     done = here.run(*words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stdout + done.stderr
+
+
+def test_a_repository_in_a_folder_with_a_space_and_absurd_numbers_have_an_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    here = Here(folder)
+    here.top = here.top.rename(folder / "re po")
+    script = here.script("import os, sys\nprint('v=1e300' if os.path.exists('absent') else 'v=5')\n")
+    done = here.run(
+        "--good", f"HEAD~{COMMITS - 1}", "--trials", "4", "--metric", r"v=(\S+)", "--threshold", "1e308",
+        "--lower-is-worse", "--", sys.executable, script,
+    )  # fmt: skip
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode in (0, 4), done.stdout + done.stderr
+
+
+def test_a_shallow_clone_is_told_how_to_get_its_commits(here: Here, tmp_path: Path) -> None:
+    shallow = tmp_path / "shallow"
+    subprocess.run(["git", "clone", "-q", "--depth", "2", f"file://{here.top}", shallow], check=True)
+    here.top = shallow
+    done = here.run("--good", "HEAD~1", "--", "true")
+    assert done.returncode == 2
+    assert "git fetch --unshallow" in done.stderr
 
 
 def test_outside_of_a_repository_it_says_so(here: Here, tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ __all__ = [
     "SlurmJob", "Webhook", "When",
 ]  # fmt: skip
 
-_URL = re.compile(r"(https://|ssh://|file:///|/)[^\s-][^\s]*|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:[^\s/-][^\s]*")
+_URL = re.compile(
+    r"(https://|ssh://)[^\s-][^\s]*|(file:///|/)[^\s-][^\0\r\n]*|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:[^\s/-][^\s]*"
+)
 _PASSWORD_IN_URL = re.compile(r"https://[^/@]*@")
 
 
