@@ -79,8 +79,9 @@ def find_running(settings: Settings) -> Server | None:
     try:
         row = json.loads(settings.server_file.read_text())
         server = Server(url=row["url"], pid=int(row["pid"]), token=settings.token_file.read_text().strip())
+        os.kill(server.pid, 0)  # else its port may be somebody else's by now
         answer = httpx.get(f"{server.url}/healthz", timeout=2)
-    except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError, httpx.InvalidURL):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, httpx.HTTPError, httpx.InvalidURL):
         return None
     return server if answer.status_code == 200 else None
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -56,3 +61,27 @@ def test_something_else_on_the_port_is_no_running_server(taken: int, tmp_path: P
     row = {"url": f"http://127.0.0.1:{taken}", "pid": 1}
     settings.server_file.write_text(json.dumps(row))
     assert find_running(settings) is None
+
+
+class _Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+def test_who_answers_at_the_port_of_an_up_that_was_killed_is_somebody_else(tmp_path: Path) -> None:
+    settings = read_settings({"FIRSTBAD_HOME": str(tmp_path)})
+    settings.token_file.write_text("token")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with HTTPServer(("127.0.0.1", 0), _Healthy) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        settings.server_file.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+        assert find_running(settings) is not None
+        settings.server_file.write_text(json.dumps({"url": url, "pid": ended.pid}))
+        assert find_running(settings) is None
+        other.shutdown()
