@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bisection.adapters.catalogue import Catalogue
+from bisection.adapters.profiles import Privacy
 from bisection.adapters.storage.database import Database
 from bisection.adapters.storage.installation_keys import InstallationKeys
 from bisection.commits import State
@@ -135,7 +136,9 @@ def test_a_real_training_that_prints_its_captions_tells_its_figures_alone(tmp_pa
     (tmp_path / "environments").symlink_to(Path(shared) / "environments")
     nightly = generate(plan("none", 1), tmp_path / "nightly")
     catalogue = Catalogue(tmp_path / "catalogue")
-    profile = catalogue.profile(write_profile(nightly, catalogue.folder))
+    shown = catalogue.profile(write_profile(nightly, catalogue.folder))
+    # The demo's photographs are public; here they are to be somebody's.
+    profile = shown.model_copy(update={"privacy": Privacy(samples="stay")})
 
     def git(*arguments: str) -> str:
         identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
