@@ -136,9 +136,9 @@ def test_a_real_training_that_prints_its_captions_tells_its_figures_alone(tmp_pa
     (tmp_path / "environments").symlink_to(Path(shared) / "environments")
     nightly = generate(plan("none", 1), tmp_path / "nightly")
     catalogue = Catalogue(tmp_path / "catalogue")
-    shown = catalogue.profile(write_profile(nightly, catalogue.folder))
+    registered = catalogue.profile(write_profile(nightly, catalogue.folder))
     # The demo's photographs are public; here they are to be somebody's.
-    profile = shown.model_copy(update={"privacy": Privacy(samples="stay")})
+    profile = registered.model_copy(update={"privacy": Privacy(samples="stay")})
 
     def git(*arguments: str) -> str:
         identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
