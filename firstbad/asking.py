@@ -7,11 +7,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import typer
 from rich.console import Console
 
+from firstbad.configuration_files import parse_settings
 from firstbad.settings import read_settings
+
+BisectionId = Annotated[str, typer.Argument(metavar="BISECTION", help="Its id; `firstbad list` shows them.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -54,15 +59,17 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
+def say(row: Any, words: str, as_json: bool) -> None:
+    """What a command has done: the answer as JSON, or a line about it."""
+    if as_json:
+        print_json(row)
+    else:
+        out.print(words, markup=False)
+
+
 def key_values(pairs: list[str]) -> dict[str, Any]:
-    """KEY=VALUE words; a value is JSON where it is valid JSON, text otherwise."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            fail(f"{pair!r} is not KEY=VALUE", EXIT_USAGE)
-        try:
-            values[key] = json.loads(text)
-        except ValueError:
-            values[key] = text
-    return values
+    """KEY=VALUE words; ends with the usage's exit code for one that is none."""
+    try:
+        return parse_settings(pairs)
+    except ValueError as error:
+        fail(str(error), EXIT_USAGE)

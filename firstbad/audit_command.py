@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bisection.rendering.escaping import visible
-from firstbad.asking import open_client, out, print_json
+from firstbad.asking import Json, open_client, out, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def audit_command(
     action: Annotated[str | None, typer.Option(help="Only of this kind, like approved.")] = None,
     subject: Annotated[str | None, typer.Option(help="Only what was done to this bisection.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, the newest first.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Tell who started, approved, changed, took back, deleted and released what, the newest first."""
     with open_client() as client:

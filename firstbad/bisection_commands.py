@@ -9,11 +9,20 @@ import typer
 
 from bisection.quantities import counted
 from bisection.rendering.escaping import terminal_safe
-from firstbad.asking import EXIT_USAGE, err, exit_of, fail, open_client, out, print_json
+from firstbad.asking import (
+    EXIT_USAGE,
+    BisectionId,
+    Json,
+    err,
+    exit_of,
+    fail,
+    open_client,
+    out,
+    print_json,
+    say,
+)
 from firstbad.configuration_files import parse_capacity
 
-_Id = Annotated[str, typer.Argument(metavar="BISECTION", help="Its id; `firstbad list` shows them.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Preview = Annotated[bool, typer.Option(help="Plan only; `firstbad confirm` starts it.")]
 _Wait = Annotated[bool, typer.Option(help="Watch it to its end.")]
 
@@ -25,11 +34,11 @@ def register(app: typer.Typer) -> None:
 
 
 def retry(
-    bisection: _Id,
+    bisection: BisectionId,
     anew: Annotated[bool, typer.Option("--anew", help="Measure everything anew.")] = False,
     preview: _Preview = False,
     wait: _Wait = True,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Ask an ended bisection's question again; only what was lost or could not be judged is measured anew."""
     with open_client() as client:
@@ -37,12 +46,12 @@ def retry(
 
 
 def extend(
-    bisection: _Id,
+    bisection: BisectionId,
     good: Annotated[str | None, typer.Option(help="A commit before the good end so far.")] = None,
     bad: Annotated[str | None, typer.Option(help="A commit after the bad end so far.")] = None,
     preview: _Preview = False,
     wait: _Wait = True,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Look through a longer range; every measurement is kept."""
     if good is None and bad is None:
@@ -52,7 +61,7 @@ def extend(
 
 
 def replay(
-    bisection: _Id,
+    bisection: BisectionId,
     threshold: Annotated[
         str | None, typer.Option(help="Of the peak (72GiB), or useful tokens a second (1500).")
     ] = None,
@@ -65,7 +74,7 @@ def replay(
     confidence: Annotated[float | None, typer.Option(help="Posterior at which a commit is named.")] = None,
     start: Annotated[bool, typer.Option("--start", help="Make a bisection of it.")] = False,
     wait: _Wait = True,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Judge the measurements of an ended bisection by another criterion. Without --start nothing is run."""
     with open_client() as client:
@@ -84,43 +93,36 @@ def replay(
 
 
 def approve(
-    bisection: _Id,
+    bisection: BisectionId,
     reason: Annotated[str, typer.Option(help="The report repeats it.")] = "",
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Allow the GPU hours of a held bisection; the token needs the scope approve."""
     with open_client() as client:
         row = client.approve(bisection, reason=reason)
-    _say(row, f"approved; follow it with: firstbad watch {bisection}", as_json)
+    say(row, f"approved; follow it with: firstbad watch {bisection}", as_json)
 
 
 def refuse(
-    bisection: _Id,
+    bisection: BisectionId,
     reason: Annotated[str, typer.Option(help="The report repeats it.")],
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Refuse the GPU hours of a held bisection: it ends with what is known."""
     with open_client() as client:
         row = client.refuse(bisection, reason=reason)
-    _say(row, f"bisection {bisection} will end with its best answer so far", as_json)
+    say(row, f"bisection {bisection} will end with its best answer so far", as_json)
 
 
 def retract_result(
-    bisection: _Id,
+    bisection: BisectionId,
     reason: Annotated[str, typer.Option(help="The report begins with it.")],
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Take the result of an ended bisection back: its report says so, and what was posted is edited."""
     with open_client() as client:
         row = client.retract_result(bisection, reason=reason)
-    _say(row, f"the result of bisection {bisection} is retracted", as_json)
-
-
-def _say(row: Mapping[str, Any], words: str, as_json: bool) -> None:
-    if as_json:
-        print_json(row)
-    else:
-        out.print(words, markup=False)
+    say(row, f"the result of bisection {bisection} is retracted", as_json)
 
 
 def _follow(client: Any, made: Mapping[str, Any], wait: bool, as_json: bool) -> None:

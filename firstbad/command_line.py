@@ -28,6 +28,7 @@ from firstbad import (
 from firstbad.asking import (
     EXIT_UNREACHABLE,
     EXIT_USAGE,
+    Json,
     err,
     fail,
     out,
@@ -56,7 +57,6 @@ dry_run_command.register(app)
 profiles_command.register(app)
 operating_commands.register(app)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workers = Annotated[int, typer.Option(min=1, max=16, help="Trials that run at once on this machine.")]
 
 #: The training environment of one demo trial needs about 1.5 GiB, and one core.

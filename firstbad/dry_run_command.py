@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from bisection.adapters.dry_runs import DryRun
-from firstbad.asking import EXIT_WRONG, err, fail
+from firstbad.asking import EXIT_WRONG, Json, err, fail
 from firstbad.configuration_files import load_configuration, parse_pictures, parse_settings
 from firstbad.dry_run_comparison import Beside, beside, read_job
 from firstbad.dry_run_picture import timeline_picture
 from firstbad.dry_run_process import Rehearsed, rehearse
 from firstbad.dry_run_tables import rehearsal_view
-from firstbad.memory_commands import Capacity, CardName, Json, Settings, room_of
+from firstbad.memory_commands import Capacity, CardName, Settings, room_of
 
 VERSION = 1
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from firstbad.asking import Json
 from firstbad.configuration_files import parse_capacity, parse_distribution, read_file
 from firstbad.memory_pictures import estimate_picture
 from firstbad.memory_tables import advice_view, comparison_view, estimate_view, remedies_view
@@ -44,7 +45,6 @@ Versions = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CardName = Annotated[str | None, typer.Option("--card", help=f"One of {', '.join(CARDS)}.")]
 Capacity = Annotated[str | None, typer.Option(help="Of one card: 80GiB, 141GB.", show_default=False)]
 

@@ -10,12 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from bisection.rendering.escaping import visible
-from firstbad.asking import EXIT_USAGE, EXIT_WRONG, fail, open_client, out, print_json
+from firstbad.asking import EXIT_USAGE, EXIT_WRONG, Json, fail, open_client, out, print_json, say
 from firstbad.watching import patiently
 
 _LOOK_SECONDS = 1.0
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,10 +49,7 @@ def release(delivery: str, as_json: Json = False) -> None:
     """Let through a delivery that a limit of the day holds, or try one again that failed."""
     with open_client() as client:
         row = client.release(delivery)
-    if as_json:
-        print_json(row)
-    else:
-        out.print(f"released; see what comes of it with: firstbad deliveries {delivery}", markup=False)
+    say(row, f"released; see what comes of it with: firstbad deliveries {delivery}", as_json)
 
 
 def catch_up(

@@ -9,10 +9,20 @@ import typer
 from rich.table import Table
 
 from firstbad import watching
-from firstbad.asking import EXIT_USAGE, err, exit_of, fail, key_values, open_client, out, print_json
+from firstbad.asking import (
+    EXIT_USAGE,
+    BisectionId,
+    Json,
+    err,
+    exit_of,
+    fail,
+    key_values,
+    open_client,
+    out,
+    print_json,
+    say,
+)
 
-Id = Annotated[str, typer.Argument(metavar="BISECTION", help="Its id; `firstbad list` shows them.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _FORMATS = ("text", "markdown", "html", "json", "mail")
 
 
@@ -82,7 +92,7 @@ def _plan_text(bisection: Any) -> str:
     return "\n".join(lines)
 
 
-def watch(bisection: Id, as_json: Json = False) -> None:
+def watch(bisection: BisectionId, as_json: Json = False) -> None:
     """Follow a bisection live, then print its report."""
     with open_client() as client:
         row = watching.watch(client, bisection, err if as_json else out)
@@ -94,7 +104,7 @@ def watch(bisection: Id, as_json: Json = False) -> None:
 
 
 def report(
-    bisection: Id,
+    bisection: BisectionId,
     format: Annotated[str, typer.Option(help=f"{', '.join(_FORMATS)}.")] = "text",
     as_json: Json = False,
 ) -> None:
@@ -124,7 +134,7 @@ def _print_report(client: Any, bisection: str, format: str) -> None:
 
 
 def prove(
-    bisection: Id,
+    bisection: BisectionId,
     top: Annotated[int, typer.Option(min=1, max=8, help="How many of the best remedies.")] = 2,
     as_json: Json = False,
 ) -> None:
@@ -163,27 +173,21 @@ def list_bisections(
     out.print(table)
 
 
-def confirm(bisection: Id, as_json: Json = False) -> None:
+def confirm(bisection: BisectionId, as_json: Json = False) -> None:
     """Start a bisection that was only planned."""
     with open_client() as client:
         row = client.confirm(bisection)
-    if as_json:
-        print_json(row)
-    else:
-        out.print(f"started; follow it with: firstbad watch {bisection}", markup=False)
+    say(row, f"started; follow it with: firstbad watch {bisection}", as_json)
 
 
-def cancel(bisection: Id, as_json: Json = False) -> None:
+def cancel(bisection: BisectionId, as_json: Json = False) -> None:
     """End a bisection with the best answer so far."""
     with open_client() as client:
         row = client.cancel(bisection)
-    if as_json:
-        print_json(row)
-    else:
-        out.print(f"bisection {bisection} will end with its best answer so far", markup=False)
+    say(row, f"bisection {bisection} will end with its best answer so far", as_json)
 
 
-def delete(bisection: Id, as_json: Json = False) -> None:
+def delete(bisection: BisectionId, as_json: Json = False) -> None:
     """Delete an ended bisection: request, trials, measurements, files and report."""
     from bisection.quantities import counted
 

@@ -14,7 +14,7 @@ from bisection.rendering.escaping import terminal_safe
 from bisection.rendering.sweep_terminal import render_sweep_text
 from bisection.rendering.sweep_words import point_words
 from bisection.sweep_report import SweepReport
-from firstbad.asking import EXIT_USAGE, EXIT_WRONG, err, fail, key_values, open_client, out, print_json
+from firstbad.asking import EXIT_USAGE, EXIT_WRONG, Json, err, fail, key_values, open_client, out, print_json
 from firstbad.configuration_files import parse_capacity
 from firstbad.watching import patiently
 
@@ -49,7 +49,7 @@ def sweep(
     ] = None,
     format: Annotated[str, typer.Option(help="text, markdown, html or json.")] = "text",
     wait: Annotated[bool, typer.Option(help="Watch it to its end.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Try one commit under several configurations: useful tokens a second against peak memory.
 

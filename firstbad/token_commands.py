@@ -9,11 +9,10 @@ import typer
 from rich.table import Table
 
 from bisection.adapters.storage.tokens import Issued, Scope, Tokens
-from firstbad.asking import EXIT_USAGE, fail, out, print_json
+from firstbad.asking import EXIT_USAGE, Json, fail, out, print_json, say
 from firstbad.bootstrap import open_database
 from firstbad.settings import read_settings
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Scopes = Annotated[
     list[str] | None,
     typer.Option("--scope", help=f"{', '.join(Scope)}; several times.", show_default=Scope.READ.value),
@@ -39,7 +38,7 @@ def create(
     name: Annotated[str, typer.Argument(help="For whom or what; the audit log repeats it.")],
     scope: _Scopes = None,
     days: _Days = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Make a token. It is shown once, here: only a digest is kept."""
     if not name.strip() or not name.isprintable() or len(name) > 100:
@@ -50,7 +49,7 @@ def create(
 
 
 @tokens.command(name="list")
-def list_tokens(as_json: _Json = False) -> None:
+def list_tokens(as_json: Json = False) -> None:
     """All tokens, the newest first, without what is secret of them."""
     rows = _tokens().all()
     if as_json:
@@ -65,14 +64,11 @@ def list_tokens(as_json: _Json = False) -> None:
 
 
 @tokens.command()
-def revoke(token: _Token, as_json: _Json = False) -> None:
+def revoke(token: _Token, as_json: Json = False) -> None:
     """End a token at once."""
     if not _tokens().revoke(token):
         fail(f"no token {token!r} is in force; `firstbad tokens list` shows them", EXIT_USAGE)
-    if as_json:
-        print_json({"revoked": token})
-    else:
-        out.print(f"token {token} is revoked", markup=False)
+    say({"revoked": token}, f"token {token} is revoked", as_json)
 
 
 @tokens.command()
@@ -80,7 +76,7 @@ def rotate(
     token: _Token,
     days: _Days = None,
     keep: Annotated[float, typer.Option(min=0, max=8760, help="Hours the old one stays in force.")] = 0.0,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Make a new token of the same name and scopes, and end the old one."""
     known = _tokens()

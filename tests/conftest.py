@@ -17,14 +17,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Side by side they come first, so that no process is left alone with them at the end.
     """
-    side_by_side = "PYTEST_XDIST_WORKER" in os.environ
-    items.sort(key=lambda item: ("e2e" in item.nodeid, "slurm" in item.nodeid, "probe" in item.nodeid))
-    if side_by_side:
-        items.sort(
-            key=lambda item: (
-                not any(word in item.nodeid for word in ("e2e/test_demo", "test_slurm", "test_interr"))
-            )
+    slowest = ("e2e/test_demo", "test_slurm", "test_interr") if "PYTEST_XDIST_WORKER" in os.environ else ()
+    items.sort(
+        key=lambda item: (
+            not any(word in item.nodeid for word in slowest),
+            "e2e" in item.nodeid,
+            "slurm" in item.nodeid,
+            "probe" in item.nodeid,
         )
+    )
 
 
 @pytest.hookimpl(wrapper=True)
