@@ -29,7 +29,7 @@ from bisection.placement import RARELY_UNTESTABLE, Outlook
 from bisection.prior import log_prior
 from bisection.skips import closed, untestable_chance
 from bisection.specification import BisectionSpec
-from bisection.spending import paid, spent
+from bisection.spending import spent, trials_left
 from bisection.states import Line
 from bisection.steps import Step
 from bisection.values import Values
@@ -132,10 +132,10 @@ class Search:
         over = conclusion(self._standing)
         if over is not None:
             return self._with_others(over, workers, pending)
-        spent = self._spent(len(pending))
-        if spent:
-            return best_answer(self._standing, spent, "budget-spent")
-        places = min(workers - len(pending), self._left(len(pending)))
+        why_spent = spent(self.spec, self._entries, len(pending))
+        if why_spent:
+            return best_answer(self._standing, why_spent, "budget-spent")
+        places = min(workers - len(pending), trials_left(self.spec, self._entries, len(pending)))
         chosen: list[Trial] = []
         outlook = self._outlook(pending)
         for _ in range(places):
@@ -173,7 +173,11 @@ class Search:
         decision = with_others(
             answer, self._standing, partial(self._search_for, len(pending)), workers, pending
         )
-        return decision if isinstance(decision, Finding) else decision[: max(0, self._left(len(pending)))]
+        return (
+            decision
+            if isinstance(decision, Finding)
+            else decision[: max(0, trials_left(self.spec, self._entries, len(pending)))]
+        )
 
     def _search_of_work(self) -> Search:
         """The search for the commit that changed the work, after the same trials."""
@@ -182,9 +186,9 @@ class Search:
 
     def _search_for(self, pending: int, step: Step) -> Search | None:
         """The search for one more step, after the trials that it can use; None where it is not worth it."""
-        if not self._follows or self._spent(pending):
+        if not self._follows or spent(self.spec, self._entries, pending):
             return None
-        if not worth_a_search(self._standing, step, self._left(0)):
+        if not worth_a_search(self._standing, step, trials_left(self.spec, self._entries, 0)):
             return None
         search = Search(specification_for(self._standing, step))
         search._follows = False
@@ -389,14 +393,6 @@ class Search:
             enforce_capacity=not whole_peak_wanted,
             avoid_workers=tuple(sorted(measured_by)) if another_wanted else (),
         )
-
-    def _left(self, pending: int) -> int:
-        """How many trials may still be started."""
-        return self.spec.budget.trials - len(paid(self._entries)) - pending
-
-    def _spent(self, pending: int) -> str:
-        """Why the budget is used up, or "" while it is not. Trials that run are waited for."""
-        return spent(self.spec, self._entries, pending)
 
 
 def _numbered(keys: Sequence[str]) -> NDArray[np.int64]:

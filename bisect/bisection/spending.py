@@ -16,6 +16,11 @@ def paid(ledger: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     return [entry for entry in ledger if not entry.trial.taken_from]
 
 
+def trials_left(spec: BisectionSpec, ledger: Sequence[LedgerEntry], pending: int) -> int:
+    """How many trials may still be started beside those that run (``pending``)."""
+    return spec.budget.trials - len(paid(ledger)) - pending
+
+
 def spent(spec: BisectionSpec, ledger: Sequence[LedgerEntry], pending: int) -> str:
     """Why the budget is used up, or "" while it is not.
 
